@@ -26,6 +26,7 @@ from tests.messages import refusing
 pytest.importorskip("onnxruntime")
 pytest.importorskip("scipy")
 
+pytestmark = pytest.mark.usefixtures("short_searches")
 WIDTH = 32
 Array = Any
 

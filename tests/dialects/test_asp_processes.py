@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.dialects import asp_processes_run
-from tests.engines.torch.test_processes import launch
+from tests.engines.torch.test_processes import together
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="gloo between processes"),
@@ -22,7 +22,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("asp")
-    done = launch(str(asp_processes_run.__file__), str(made))
+    done = together(str(asp_processes_run.__file__), str(made))
     assert done.returncode == 0, done.stderr
     return made
 

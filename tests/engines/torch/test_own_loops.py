@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.engines.torch import own_loop_run
-from tests.engines.torch.test_processes import launch
+from tests.engines.torch.test_processes import together
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="gloo between processes")
 
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def came_to(folder: Path, way: str, optimizer: str, count: int) -> list[dict[str, np.ndarray]]:
     """What each process came to."""
     if not (folder / f"{way}-{optimizer}-{count}-0.npz").exists():
-        done = launch(SCRIPT, str(folder), way, optimizer, count=count)
+        done = together(SCRIPT, str(folder), way, optimizer, count=count)
         assert done.returncode == 0, done.stderr
     found = []
     for rank in range(count):

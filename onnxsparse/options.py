@@ -1190,6 +1190,7 @@ class LevelsOptions:
     include: Names = like(SparsityOptions, "include")
     exclude: Names = like(SparsityOptions, "exclude")
     allow: Names = like(SparsityOptions, "allow")
+    tie_equal: bool | None = like(SparsityOptions, "tie_equal")
     engine: str = like(FinetuneOptions, "engine")
     loss: str | None = like(FinetuneOptions, "loss")
     hardness: float | None = like(FinetuneOptions, "hardness")

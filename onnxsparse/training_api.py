@@ -258,6 +258,7 @@ def levels(
     include: Names = (),
     exclude: Names = (),
     allow: Names = (),
+    tie_equal: bool | None = None,
     engine: str = "auto",
     loss: str | None = None,
     hardness: float | None = None,
@@ -309,6 +310,8 @@ def levels(
         exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
         allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
             Default: (). Example: allow="stem,output"
+        tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
+            once. Default: None. Example: tie_equal=True
         engine: ort: onnxruntime-training; torch; or auto (default): the first, or torch where that is not
             installed, does not take the model, or lacks what is asked for. Example: engine="torch"
         loss: distill (default) or kl from the dense model; cross-entropy, mse, bce or l1 against labels. Example:

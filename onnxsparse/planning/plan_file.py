@@ -44,6 +44,7 @@ def write_plan(plan: Plan, model: Model) -> str:
         "target": plan.rule.target.text if plan.rule.target else None,
         "score": plan.rule.score.text,
         "sparsity": plan.rule.sparsity,
+        **({"tie_equal": True} if plan.rule.ties else {}),
         "input_sha256": model.sha256(),
         "weights": entries,
     }
@@ -93,6 +94,8 @@ class PlanFile:
     score: str
     sparsity: float | None
     entries: tuple[Promise, ...]
+    ties: bool = False
+    """Whether weights that are copies of one another have one mask."""
 
 
 def read_plan(path: str) -> PlanFile:
@@ -107,13 +110,17 @@ def read_plan(path: str) -> PlanFile:
         raise PlanError(f"{path}: `onnxsparse_plan: {VERSION}` expected, found {str(found)[:40]}")
     if any(isinstance(document.get(key), (list, dict)) for key in ("target", "score", "sparsity")):
         raise PlanError(f"{path}: target, score and sparsity each take one value")
+    ties = document.get("tie_equal")
+    if ties not in (None, True, False):
+        raise PlanError(f"{path}: tie_equal is true or false, not {str(ties)[:40]}")
     entries = tuple(_promise(entry, index, path) for index, entry in enumerate(document["weights"], 1))
     level = read_sparsity(document.get("sparsity"))
     names = [entry.name for entry in entries]
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
         raise PlanError(f"{path}: weight '{twice}' stands there twice")
-    return PlanFile(path, str(document.get("target") or ""), str(document.get("score") or "magnitude"), level, entries)
+    target, score = str(document.get("target") or ""), str(document.get("score") or "magnitude")
+    return PlanFile(path, target, score, level, entries, bool(ties))
 
 
 def _load(path: str) -> Any:

@@ -39,7 +39,7 @@ def planned(
     if plan is not None:
         _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow", "tie_equal"))
         made, said = _from_file(model, path_of(plan, "plan"))
-        return (_tied(made) if options.tie_equal else made), said
+        return (_tied(made) if made.rule.ties or options.tie_equal else made), said
     if masks is not None:
         _refuse_beside("--masks", vars(options), ("pattern", "target", "sparsity", "include", "exclude", "allow"))
         return _from_masks(model, masks, Rule.of(options)), []
@@ -62,7 +62,7 @@ def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
         rule = Rule.make(target=file.target or None, score=file.score)
     except OptionError as error:
         raise PlanError(f"{path}: {error}") from error
-    return plan_from_file(file, model, replace(rule, sparsity=file.sparsity))
+    return plan_from_file(file, model, replace(rule, sparsity=file.sparsity, ties=file.ties))
 
 
 def _tied(made: Plan) -> Plan:

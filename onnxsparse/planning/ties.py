@@ -74,13 +74,14 @@ def _by_output(weight: Weight) -> Array:
 
 def _factors(led: Array, numbers: Array) -> Array | None:
     """What each output is multiplied with; None where it is no multiple."""
-    few = slice(0, 4)
-    for rows in (few, slice(None)):
+    if not (led.any() and numbers.any()):  # a layer of zeros is nobody's copy
+        return None
+    for rows in (slice(0, 4), slice(None)):
         one, other = led[rows], numbers[rows]
         square = (one * one).sum(1)
         factors = (one * other).sum(1) / np.where(square > 0, square, 1)
         apart = np.linalg.norm(other - factors[:, None] * one, axis=1)
-        if (apart > CLOSE * np.linalg.norm(other, axis=1)).any() or not square.any():
+        if (apart > CLOSE * np.linalg.norm(other, axis=1)).any():
             return None
     return np.asarray(factors)
 

@@ -26,7 +26,7 @@ from onnxsparse.engines.engine import Answering, Batch, Engine, Spec
 from onnxsparse.engines.inference import Session
 from onnxsparse.engines.sample_axes import turn
 from onnxsparse.errors import MissingExtraError, ModelError
-from onnxsparse.graph.edit import bypass
+from onnxsparse.graph.edit import FLOATS, bypass
 from onnxsparse.math.values import Array
 from onnxsparse.passes.delivery import untrained
 from onnxsparse.passes.prune import Prune
@@ -201,12 +201,18 @@ UNCOUNTED = (
     "the outputs of the whole file are not compared: how many numbers they hold differs from sample to sample; the "
     "figures are of where it was cut"
 )
+WHOLE_NUMBERS = (
+    "the outputs of the whole file are not compared: they are whole numbers or truth values, which are right or wrong "
+    "and not near; the figures are of where it was cut"
+)
 
 
 def whole_distances(task: Task, trained: Arrays) -> tuple[dict[str, float], str]:
     """The relative distance of the whole file's own outputs from the dense model's, pruned alone and trained, and why
     there is none; for a model that was cut. `trained` are its numbers by tag."""
     assert task.measure is not None
+    if not any(value.type.tensor_type.elem_type in FLOATS for value in task.model.proto.graph.output):
+        return {}, WHOLE_NUMBERS
     measure, shared = task.measure, set(task.measure.data.shared)
 
     def distance(rows: Sequence[PlanRow], numbers: Arrays) -> float | None:

@@ -141,13 +141,17 @@ def _drops(task: Task, levels: Sequence[float]) -> list[Mapping[str, int]]:
     assert rule.pattern is not None
     if hasattr(rule.allocation, "allocate_levels"):
         made: list[Mapping[str, int]] = rule.allocation.allocate_levels(found, shares, rule.pattern)
-        return made
-    return [rule.allocation.allocate(found, share, rule.pattern) for share in shares]
+    else:
+        made = [rule.allocation.allocate(found, share, rule.pattern) for share in shares]
+    leaders = {row.name: row.tied.name for row in task.plan.planned if row.tied is not None}
+    return [{**drops, **{copy: drops[leader] for copy, leader in leaders.items()}} for drops in made]
 
 
 def _level(plan: Plan, level: float, drops: Mapping[str, int]) -> Level:
     beyond = exceeded(plan, drops, level)
-    rows = tuple(replace(row, drop=drops[row.name], cut=None) if row.pattern else row for row in plan.rows)
+    own = {row.name: replace(row, drop=drops[row.name], cut=None) for row in plan.planned}
+    rows = tuple(own.get(row.name, row) for row in plan.rows)
+    rows = tuple(row if row.tied is None else replace(row, tied=own[row.tied.name]) for row in rows)
     rule = replace(plan.rule, sparsity=beyond.share if beyond else level / 100)
     return Level(level, Plan(rows, rule), beyond)
 
@@ -159,7 +163,7 @@ def _hand_over(
     task: Task, stage: Level, engine: Engine, evaluation: Evaluation, source: Source, folder: str, kept: Folder
 ) -> None:
     """Write the file of a level, verify it, and note its figures."""
-    arrays = {tag: weights.baked(engine, tag) for tag in weights.stored(engine)}
+    arrays = task.with_copies({tag: weights.baked(engine, tag) for tag in weights.stored(engine)})
     target = target_of(os.path.join(folder, stage.file), source, True)
     checked: list[Report] = []
 
@@ -168,8 +172,8 @@ def _hand_over(
         return report
 
     with task.model.restored():
-        report = deliver(task.model, stage.plan, arrays, task.tags, target, check=check).report
-    totals, rest = report.totals, untrained(stage.plan, arrays, task.tags)
+        report = deliver(task.model, stage.plan, arrays, task.every, target, check=check).report
+    totals, rest = report.totals, untrained(stage.plan, arrays, task.every)
     figures = {
         "level": stage.level,
         "sparsity": round(totals.zeros / max(totals.elements, 1), 6),

@@ -68,8 +68,26 @@ def test_masks_in_the_graph_are_tied_as_zeros_are() -> None:
     assert all(np.array_equal(mask, pruned[name]) for name, mask in masks_of(folded).items())
 
 
-def test_a_plan_that_was_written_ties_again(tmp_path: Any) -> None:
+def test_a_plan_that_was_written_with_ties_has_them_without_being_told_again(tmp_path: Any) -> None:
     path = str(tmp_path / "plan.yaml")
     osp.plan(copies(), tie_equal=True, output=path, **LEVEL)
+    masks = masks_of(osp.prune(copies(), plan=path).model)
+    assert np.array_equal(masks["scaled"], masks["first"])
+
+
+def test_a_plan_that_was_written_without_ties_has_them_where_they_are_asked_for(tmp_path: Any) -> None:
+    path = str(tmp_path / "plan.yaml")
+    osp.plan(copies(), output=path, **LEVEL)
     masks = masks_of(osp.prune(copies(), plan=path, tie_equal=True).model)
     assert np.array_equal(masks["scaled"], masks["first"])
+
+
+def test_a_layer_of_zeros_is_no_copy_and_outputs_of_zeros_make_none_apart() -> None:
+    proto = copies()
+    for tensor in proto.graph.initializer:
+        numbers = numpy_helper.to_array(tensor).copy()
+        numbers[: None if tensor.name == "other" else 4] = 0
+        tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+    reasons = {row.name: row.reason for row in osp.prune(proto, pattern="2:4", tie_equal=True).report.rows}
+    assert reasons["scaled"] == "tied with 'first'"
+    assert "tied" not in reasons["other"]

@@ -143,6 +143,35 @@ def test_layers_behind_the_boxes_train_with_those_of_the_dense_model(engine: str
 
 @pytest.mark.slow
 @TRAINS
+def test_every_level_has_the_copies_alike(tmp_path: Path) -> None:
+    folder, dense = tmp_path / "out", arrays_of(one_stage())
+    osp.levels(
+        one_stage(), data={"x": pictures(24)}, output=folder, levels="30,60", steps=4, batch_size=4, until="auto",
+        tie_equal=True, allow="output,small,stem",
+    )  # fmt: skip
+    factors = (dense["head.1"] / dense["head.0"])[:, :1, :1, :1]
+    for level in (30, 60):
+        made = arrays_of(onnx.load(str(folder / f"level-{level}.onnx")))
+        assert np.array_equal(made["head.0"] != 0, made["head.1"] != 0)
+        np.testing.assert_allclose(made["head.1"], made["head.0"] * factors, rtol=1e-5, atol=1e-6)
+        assert abs((made["head.0"] == 0).mean() - level / 100) < 0.15
+
+
+@TRAINS
+def test_a_file_that_ends_in_whole_numbers_is_not_said_to_vary_in_size() -> None:
+    proto = one_stage()
+    nodes = [node for node in proto.graph.node if node.op_type in ("Conv", "Relu")][:5]
+    end = onnx.helper.make_node("ArgMax", [nodes[-1].output[0]], ["classes"], axis=1)
+    del proto.graph.node[:], proto.graph.output[:]
+    proto.graph.node.extend([*nodes, end])
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("classes", onnx.TensorProto.INT64, None))
+    result = osp.finetune(proto, data={"x": pictures()}, steps=2, batch_size=8, until="auto", pattern="2:4")
+    assert any("whole numbers or truth values" in note for note in result.report.notes)
+    assert not any("differs from sample to sample" in note for note in result.report.notes)
+
+
+@pytest.mark.slow
+@TRAINS
 def test_the_command_line_trains_up_to_names_and_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     onnx.save(one_stage(), str(tmp_path / "dense.onnx"))
     np.savez(tmp_path / "data.npz", x=pictures())

@@ -119,10 +119,10 @@ def read_dataset(section: Mapping[str, Any], part: str, seed: int) -> Images:
 
 
 def evaluator_of(section: Mapping[str, Any]) -> Section:
-    """What the test part says of its evaluator, {type, kwargs}."""
+    """What the test part says of its data, with an `evaluator` of {type, kwargs}."""
     kwargs = data_of(section, "test").kwargs
     kwargs.any("evaluator")
-    return kwargs.part("evaluator")
+    return kwargs
 
 
 def data_of(section: Mapping[str, Any], part: str) -> Where:

@@ -109,6 +109,11 @@ class Network(ABC):
     parts: Mapping[str, str] = {}
     """The part that a layer is in, by key, where the network is exported in several files: each has every level."""
 
+    @property
+    def modules(self) -> Collection[str]:
+        """Paths and classes of all modules, those without a layer, too."""
+        return ()
+
     @abstractmethod
     def weight(self, key: str) -> Array:
         """The numbers of a layer."""

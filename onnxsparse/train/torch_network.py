@@ -73,6 +73,10 @@ class TorchNetwork(Network):
         self.promise = Promise()
         self.notes = list(beside(self.module, [owner.weight for owner in self._owners.values()]))
 
+    @property
+    def modules(self) -> Collection[str]:
+        return {name for path, one in self.module.named_modules() for name in (path, type(one).__name__)}
+
     # -- layers
 
     def is_of(self, module: Any) -> bool:

@@ -27,6 +27,7 @@ from tiny_network import Builders
 
 from onnxsparse import checkpoints
 from onnxsparse.dialects.msbench.network_job import overridden, read_network_job
+from onnxsparse.dialects.msbench.network_levels import Delivered, show_levels
 from onnxsparse.dialects.msbench.network_runner import BEST, LATEST, STEPS, NetworkRunner
 from onnxsparse.dialects.msbench.start_state import named_numbers
 from onnxsparse.dialects.msbench.trainer_section import RateOfStage, WarmUp
@@ -393,10 +394,15 @@ def test_what_has_no_effect_is_noted() -> None:
     found = configuration(
         Path(), None, hooks=[{"type": "auto_checkpoint"}, {"type": "grad_collector"}], ema={"enable": True}
     )
-    notes = read_network_job("a.yaml", {**found, "plot": 3}).notes
-    assert [note.split(":")[0] for note in notes] == [
-        "EMA is ignored", "a.yaml", "hook auto_checkpoint", "hook grad_collector",
-    ]  # fmt: skip
+    notes = read_network_job("a.yaml", {**found, "plot": 3, "runtime": {"task_names": "x", "rank_init": 1}}).notes
+    assert notes[0] == "a.yaml: nothing here takes runtime.task_names, runtime.rank_init, plot"
+    assert [note.split(":")[0] for note in notes[1:]] == ["EMA is ignored", "hook grad_collector"]
+
+
+def test_the_last_table_names_the_files_of_both_nets() -> None:
+    files = [f"out/sparse.{one}.onnx" for one in ("net1", "net2", "proposals", "post", "whole")]
+    lines = list(show_levels([Delivered("sparse", None, 0.5, 1.0, {}, files)]))
+    assert lines[-1].endswith("  sparse.net1.onnx, sparse.net2.onnx")
 
 
 def free_port() -> int:

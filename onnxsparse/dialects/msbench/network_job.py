@@ -51,8 +51,9 @@ OPTIMIZER = ("type", "kwargs", "register_type")
 TOP = ("net", "dataset", "hooks", "sparsity", "ema", "num_classes", *KNOWN)
 HOOKS: Mapping[str, str] = {
     "auto_save_best": "the best network by the test data is kept as ckpt_best.pth",
-    "auto_checkpoint": "a run that is ended goes on from its newest checkpoint, at the latest of save_freq",
+    "auto_checkpoint": "",
 }
+"""What hooks mean here; of one that every run has anyway nothing is said."""
 SCALED, UNSCALED = "base", "no_scale_lr"
 DISTILL = "distill"
 
@@ -234,21 +235,21 @@ def _hooks(given: Any) -> tuple[set[str], list[str]]:
     kinds = [kind_of(one) for one in given or []]
     if not all(kinds):
         raise OptionError("hooks are a list of types, and one of them has none")
-    return set(kinds), [f"hook {kind}: {HOOKS.get(kind, 'it has no meaning here')}" for kind in kinds]
+    said = {kind: HOOKS.get(kind, "it has no meaning here") for kind in kinds}
+    return set(kinds), [f"hook {kind}: {meaning}" for kind, meaning in said.items() if meaning]
 
 
 def _idle(path: str, found: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    notes = [f"nothing here takes {name}.{key}" for name, keys in IDLE.items() for key in keys if key in parts[name]]
-    notes = [note for note in notes if note != "nothing here takes trainer.ema"]
+    """A line for all words that nothing takes, and one for EMA."""
+    idle = [f"{name}.{key}" for name, keys in IDLE.items() for key in keys if key in parts[name]]
+    idle = [word for word in idle if word != "trainer.ema"]
+    if kind_of(mapping_of(parts["trainer"].get("optimizer"), "trainer.optimizer").get("register_type")):
+        idle.append("trainer.optimizer.register_type")
+    # templates that only anchors refer to are no sections: their values stand where they are used
+    idle += [key for key, one in found.items() if key not in TOP and not key.startswith("_") and not _is_part(one)]
+    notes = [f"{path}: nothing here takes {', '.join(idle)}"] if idle else []
     if any(is_on(one) for one in (found.get("ema"), parts["trainer"].get("ema"))):
         notes.append("EMA is ignored: it is off, and of a checkpoint that has an EMA state that is what is loaded")
-    if kind_of(mapping_of(parts["trainer"].get("optimizer"), "trainer.optimizer").get("register_type")):
-        notes.append("nothing here takes trainer.optimizer.register_type")
-    # templates that only anchors refer to are no sections: their values stand where they are used
-    sections = [key for key, one in found.items() if key not in TOP and not key.startswith("_") and not _is_part(one)]
-    if sections:
-        several = "s" if sections[1:] else ""
-        notes.append(f"{path}: nothing here takes the section{several} {', '.join(map(repr, sections))}")
     return notes
 
 

@@ -43,6 +43,11 @@ class CocoImages:
     def classes(self) -> int:
         return int(self.coco.classes.max(initial=0))
 
+    @property
+    def categories(self) -> Mapping[int, Mapping[str, Any]]:
+        named = zip(self.coco.categories, self.coco.category_names)
+        return {label: {"id": one, "name": name} for label, (one, name) in enumerate(named, 1)}
+
     def sample(self, place: int) -> Sample:
         height, width = self.coco.sizes[place]
         boxes, labels, ignored = self.coco.boxes(place)
@@ -76,6 +81,10 @@ class ListedImages:
     @property
     def classes(self) -> int:
         return self.listed.classes
+
+    @property
+    def categories(self) -> Mapping[int, Mapping[str, Any]]:
+        return {}
 
     def sample(self, place: int) -> Sample:
         return Sample(self.files.read(self.listed.names[place]), self.listed.labels[place : place + 1])

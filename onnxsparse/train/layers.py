@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -110,7 +110,7 @@ class Network(ABC):
     """The part that a layer is in, by key, where the network is exported in several files: each has every level."""
 
     @property
-    def modules(self) -> Collection[str]:
+    def module_names(self) -> Collection[str]:
         """Paths and classes of all modules, those without a layer, too."""
         return ()
 

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tiny_network import Builders
 
 from onnxsparse import checkpoints
+from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.dialects.msbench.network_job import overridden, read_network_job
 from onnxsparse.dialects.msbench.network_levels import Delivered, show_levels
 from onnxsparse.dialects.msbench.network_runner import BEST, LATEST, STEPS, NetworkRunner
@@ -397,6 +398,12 @@ def test_what_has_no_effect_is_noted() -> None:
     notes = read_network_job("a.yaml", {**found, "plot": 3, "runtime": {"task_names": "x", "rank_init": 1}}).notes
     assert notes[0] == "a.yaml: nothing here takes runtime.task_names, runtime.rank_init, plot"
     assert [note.split(":")[0] for note in notes[1:]] == ["EMA is ignored", "hook grad_collector"]
+
+
+def test_leaf_modules_without_a_layer_inside_are_not_noted() -> None:
+    scheduler = build_sparse_scheduler({**AMBA, "leaf_module": ["BatchNorm2d", "BatchNorm3d"]})
+    scheduler.prepare_sparse_model(Builders().network([{"type": "tiny"}], 0))
+    assert [note.split(" names")[0] for note in scheduler.notes] == ["leaf_module 'BatchNorm3d'"]
 
 
 def test_the_last_table_names_the_files_of_both_nets() -> None:

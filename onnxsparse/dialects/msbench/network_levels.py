@@ -33,7 +33,9 @@ class Delivered:
         return asdict(self)
 
 
-def deliver(scheduler: Any, builders: Builders, image: Any, folder: str, whole: bool, row: Moment) -> Delivered:
+def deliver(
+    scheduler: Any, builders: Builders, image: Any, folder: str, whole: bool, row: Moment, dataset: Any
+) -> Delivered:
     """Export each part with its record, verify it, and have the builders write what belongs beside it."""
     network, level = scheduler.network, scheduler.level_of_moment()
     name = "sparse" if level is None else f"level-{level:g}"
@@ -42,7 +44,7 @@ def deliver(scheduler: Any, builders: Builders, image: Any, folder: str, whole: 
     files = {one: os.path.join(folder, name + end) for one, end in ends.items()}
     make_folder(folder)
     network.export_parts(files, image)
-    more = builders.finish(network.plain_copy().eval(), files, image, os.path.join(folder, name), whole)
+    more = builders.finish(network.plain_copy().eval(), files, image, os.path.join(folder, name), whole, dataset)
     wrong = {path: why_not(Model.open(path), path, None) for path in files.values()}
     said = "; ".join(f"{path} DOES NOT HOLD: {reason}" for path, reason in wrong.items() if reason)
     zeros = scheduler.compute_sparse_rate()

@@ -128,6 +128,16 @@ def test_the_last_share_of_a_test_may_be_empty(folder: Path) -> None:
     assert share.image.shape == (0, 3, 64, 32)
 
 
+def test_labels_are_in_the_order_of_the_ids_of_categories(folder: Path) -> None:
+    photographs([(20, 20)])
+    content = json.loads(Path("coco/train.json").read_text())
+    content["categories"] = [{"id": 7, "name": "car"}, {"id": 3, "name": "cat"}]
+    Path("coco/train.json").write_text(json.dumps(content))
+    dataset = read_dataset(detection(), "train", seed=0)
+    assert dataset.categories == {1: {"id": 3, "name": "cat"}, 2: {"id": 7, "name": "car"}}
+    assert dataset.source.sample(0).labels.tolist() == [1]
+
+
 def test_images_without_objects_are_for_the_test_only(folder: Path) -> None:
     for part in ("train", "test"):
         photographs([(20, 20), (20, 20), (20, 20)], part)

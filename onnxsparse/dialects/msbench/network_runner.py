@@ -35,7 +35,7 @@ from onnxsparse.dialects.msbench.trainer_section import WITHOUT_LAYERS, RateOfSt
 from onnxsparse.engines.processes import Processes, launched
 from onnxsparse.engines.torch.distributed import LostError, meet
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, one_line
 from onnxsparse.files import check_target, make_folder, write_text
 from onnxsparse.report.history import History, Moment
 from onnxsparse.train.checkpointing import Stopping
@@ -321,7 +321,8 @@ class NetworkRunner:
             with torch().no_grad():
                 self.network.eval()(image)
         except RuntimeError as error:
-            raise OptionError(f"export.size: the network does not run at {height} x {width}: {error}"[:300]) from error
+            reason = one_line(error)[:200]
+            raise OptionError(f"export.size: the network does not run at {height} x {width}: {reason}") from error
         finally:
             self.network.train()
 

@@ -39,8 +39,10 @@ class Workflow:
 
         return read_evaluator(section, dataset)
 
-    def finish(self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
+    def finish(
+        self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool, dataset: Any = None
+    ) -> list[str]:
         """Write post-processing beside the exported parts and, where asked, one file of all."""
         from models.export.finish import finish
 
-        return finish(network, files, image, path, whole)
+        return finish(network, files, image, path, whole, {} if dataset is None else dataset.categories)

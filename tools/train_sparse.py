@@ -22,7 +22,7 @@ from typing import Any
 from onnxsparse.cli import Parser, guarded
 from onnxsparse.cli.output import watched
 from onnxsparse.dialects.msbench import configuration
-from onnxsparse.dialects.msbench.network_job import describes_network, overridden
+from onnxsparse.dialects.msbench.network_job import describes_network, overridden, without_effect
 from onnxsparse.engines.processes import is_first, speaks
 from onnxsparse.errors import OptionError, Stopped, StoppedError
 
@@ -86,12 +86,13 @@ def network_runner(path: str, found: Mapping[str, Any], start: str, given: argpa
     from models.workflow import Workflow
     from onnxsparse.dialects.msbench.network_runner import NetworkRunner
 
+    notes = without_effect(found, given.opts)
     if given.scenes and is_first():
         from models.data.scenes import make_scenes
 
-        notes = make_scenes(found.get("dataset") or {}, given.scenes, tuple(given.scenes_count))
-        for note in [] if given.quiet else notes:
-            print(f"note: {note}")
+        notes += make_scenes(found.get("dataset") or {}, given.scenes, tuple(given.scenes_count))
+    for note in notes if is_first() and not given.quiet else []:
+        print(f"note: {note}")
     return NetworkRunner(path, found, Workflow(), start, given.evaluate, given.quiet, given.whole)
 
 

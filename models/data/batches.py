@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,6 +45,10 @@ class Source(Protocol):
     def detection(self) -> bool:
         """Whether images have boxes, and may so be of different sizes in a batch."""
 
+    @property
+    def categories(self) -> Mapping[int, Mapping[str, Any]]:
+        """Id and name of the category of each label; of images without boxes none."""
+
     def sample(self, place: int) -> Sample: ...
 
     def name(self, place: int) -> Any:
@@ -75,6 +79,10 @@ class Images:
     @property
     def classes(self) -> int:
         return self.source.classes
+
+    @property
+    def categories(self) -> Mapping[int, Mapping[str, Any]]:
+        return self.source.categories
 
     @property
     def fingerprint(self) -> str:

@@ -43,6 +43,11 @@ class CocoImages:
     def classes(self) -> int:
         return int(self.coco.classes.max(initial=0))
 
+    @property
+    def categories(self) -> Mapping[int, Mapping[str, Any]]:
+        named = zip(self.coco.categories, self.coco.category_names)
+        return {label: {"id": one, "name": name} for label, (one, name) in enumerate(named, 1)}
+
     def sample(self, place: int) -> Sample:
         height, width = self.coco.sizes[place]
         boxes, labels, ignored = self.coco.boxes(place)
@@ -76,6 +81,10 @@ class ListedImages:
     @property
     def classes(self) -> int:
         return self.listed.classes
+
+    @property
+    def categories(self) -> Mapping[int, Mapping[str, Any]]:
+        return {}
 
     def sample(self, place: int) -> Sample:
         return Sample(self.files.read(self.listed.names[place]), self.listed.labels[place : place + 1])
@@ -119,10 +128,10 @@ def read_dataset(section: Mapping[str, Any], part: str, seed: int) -> Images:
 
 
 def evaluator_of(section: Mapping[str, Any]) -> Section:
-    """What the test part says of its evaluator, {type, kwargs}."""
+    """What the test part says of its data, with an `evaluator` of {type, kwargs}."""
     kwargs = data_of(section, "test").kwargs
     kwargs.any("evaluator")
-    return kwargs.part("evaluator")
+    return kwargs
 
 
 def data_of(section: Mapping[str, Any], part: str) -> Where:

@@ -92,17 +92,21 @@ def _made(part: str, where: Where, source: str, count: int, size: int, seed: Seq
             return f"{part}: {meta} and {folder} are there and stay as they are"
         raise OutputError(f"{meta} is there, but its images {folder} are not; move it away to have scenes made")
     kept = os.path.join(folder, KEPT)
-    if os.path.isfile(kept):
+    occupied = os.path.lexists(folder) and (not os.path.isdir(folder) or bool(os.listdir(folder)))
+    if os.path.isfile(kept):  # asked after: another run may have finished in between
         _write(meta, Path(kept).read_text(encoding="utf-8"))
         return f"{part}: wrote {meta} for the scenes in {folder}"
-    if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+    if occupied:
         raise OutputError(f"{folder} is there, but {meta} is not; move it away to have scenes made")
     items = read_items(source, part)
     with _folder(folder) as unfinished:
         draw = _draw_scenes if where.kind == "coco" else _draw_items
         text = draw(items, unfinished, count, size, np.random.default_rng(seed))
         Path(unfinished, KEPT).write_text(text, encoding="utf-8")
-    _write(meta, text)
+    found = Path(kept).read_text(encoding="utf-8")
+    _write(meta, found)
+    if found != text:
+        return f"{part}: took the scenes that another run made in {folder} meanwhile"
     what = "scenes with exact boxes" if where.kind == "coco" else "images"
     return f"{part}: made {count:,} {what} of {size}x{size} from {source} in {folder}, and {meta}"
 
@@ -112,12 +116,19 @@ def _write(path: str, text: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}") from error
-    write_text(path, text, overwrite=False)
+    try:
+        write_text(path, text, overwrite=False)
+    except OutputError:
+        if not os.path.isfile(path) or Path(path).read_text(encoding="utf-8") != text:
+            raise  # what another run has written of the same scenes is as good
 
 
 @contextmanager
 def _folder(folder: str) -> Iterator[str]:
-    """A folder beside, which gets its name at the end; of a run that was killed nothing stays for good."""
+    """A folder beside, which gets its name at the end; of a run that was killed nothing stays for good.
+
+    Where another run has made the same meanwhile, that one stays.
+    """
     above, name = os.path.split(os.path.abspath(folder))
     mark = f".{name}-scenes-"
     unfinished = os.path.join(above, f"{mark}{os.getpid()}")
@@ -128,7 +139,11 @@ def _folder(folder: str) -> Iterator[str]:
                 shutil.rmtree(os.path.join(above, left))
         os.mkdir(unfinished)
         yield unfinished
-        os.rename(unfinished, folder)
+        try:
+            os.rename(unfinished, folder)
+        except OSError:
+            if not os.path.isfile(os.path.join(folder, KEPT)):
+                raise
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror or error}") from error
     finally:

@@ -21,13 +21,12 @@ BACKENDS: Mapping[str, type[CocoMap] | type[CocoApi]] = {"numpy": CocoMap, "pyco
 
 def read_evaluator(section: Mapping[str, Any], dataset: Images) -> Accuracy | CocoMap | CocoApi:
     """What a `dataset:` section says of the evaluation of its test images."""
-    part = evaluator_of(section)
-    found = Section(part.where, {"evaluator": part.values})
+    found = evaluator_of(section)
     kind, options = found.typed("evaluator", KINDS)
     options.where = f"evaluator {kind}"
     detection = isinstance(dataset.source, CocoImages)
     if detection != (kind == "COCO"):
-        part.refuse("type", f"{'COCO' if detection else 'imagenet'} for images of this type", kind)
+        found.refuse("evaluator.type", f"{'COCO' if detection else 'imagenet'} for images of this type", kind)
     evaluator = _coco(options, dataset) if detection else _accuracy(options)
     options.end()
     return evaluator

@@ -9,6 +9,7 @@ Tensors of one name are one tensor, so files run one after the other by names. A
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,12 +24,25 @@ from models.export.whole import joined
 from models.networks.network import OneStage, TwoStage
 from onnxsparse.errors import ModelError
 from onnxsparse.files import Staged, put
+from onnxsparse.planning.recorded import PREFIX
 
 ANSWERS = ("boxes", "scores", "labels")
+CLASSES = f"{PREFIX}classes"
+"""Key of the metadata: {label: {id, name}} as JSON."""
 
 
-def finish(network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
-    """The files written; a classifier has nothing behind its network."""
+def finish(
+    network: Any,
+    files: Mapping[str, str],
+    image: Any,
+    path: str,
+    whole: bool,
+    categories: Mapping[int, Mapping[str, Any]] | None = None,
+) -> list[str]:
+    """The files written; a classifier has nothing behind its network.
+
+    `categories`, by label, are the metadata CLASSES of the files that have labels.
+    """
     if not isinstance(network, (OneStage, TwoStage)):
         return []
     parts = [onnx.load(files[net.name]) for net in network.nets]
@@ -41,6 +55,9 @@ def finish(network: Any, files: Mapping[str, str], image: Any, path: str, whole:
         proposals, post = _two_stage(network, parts, size)
         made = {f"{path}.proposals.onnx": proposals, f"{path}.post.onnx": post}
         order = [parts[0], proposals, parts[1], post]
+    if categories:
+        text = json.dumps(categories, separators=(",", ":"), ensure_ascii=False)
+        post.metadata_props.add(key=CLASSES, value=text)
     if whole:
         made[f"{path}.whole.onnx"] = joined(order, ANSWERS, "detector")
     _write(made)

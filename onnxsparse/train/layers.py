@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -108,6 +108,11 @@ class Network(ABC):
     """Who prepared it."""
     parts: Mapping[str, str] = {}
     """The part that a layer is in, by key, where the network is exported in several files: each has every level."""
+
+    @property
+    def module_names(self) -> Collection[str]:
+        """Paths and classes of all modules, those without a layer, too."""
+        return ()
 
     @abstractmethod
     def weight(self, key: str) -> Array:

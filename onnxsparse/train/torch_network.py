@@ -13,7 +13,7 @@ import io
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
@@ -72,6 +72,10 @@ class TorchNetwork(Network):
         self._strength = 0.0
         self.promise = Promise()
         self.notes = list(beside(self.module, [owner.weight for owner in self._owners.values()]))
+
+    @property
+    def module_names(self) -> Collection[str]:
+        return {name for path, one in self.module.named_modules() for name in (path, type(one).__name__)}
 
     # -- layers
 

@@ -128,6 +128,16 @@ def test_the_last_share_of_a_test_may_be_empty(folder: Path) -> None:
     assert share.image.shape == (0, 3, 64, 32)
 
 
+def test_labels_are_in_the_order_of_the_ids_of_categories(folder: Path) -> None:
+    photographs([(20, 20)])
+    content = json.loads(Path("coco/train.json").read_text())
+    content["categories"] = [{"id": 7, "name": "car"}, {"id": 3, "name": "cat"}]
+    Path("coco/train.json").write_text(json.dumps(content))
+    dataset = read_dataset(detection(), "train", seed=0)
+    assert dataset.categories == {1: {"id": 3, "name": "cat"}, 2: {"id": 7, "name": "car"}}
+    assert dataset.source.sample(0).labels.tolist() == [1]
+
+
 def test_images_without_objects_are_for_the_test_only(folder: Path) -> None:
     for part in ("train", "test"):
         photographs([(20, 20), (20, 20), (20, 20)], part)
@@ -239,7 +249,7 @@ def test_what_is_not_known_is_refused_by_name(folder: Path, path: str, value: An
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("type", "VOC", "imagenet, COCO"),
+        ("type", "VOC", r"^dataset\.test\.dataset\.kwargs\.evaluator\.type is one of imagenet, COCO"),
         ("type", "imagenet", "COCO for images of this type"),
         ("kwargs/iou_types", ["segm"], r"\[bbox\]"),
         ("kwargs/gt_file", "nowhere.json", r"no file nowhere\.json"),
@@ -337,6 +347,26 @@ def test_an_interrupted_run_leaves_nothing_half(folder: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         make_scenes(detection(), counts=(2, 1), size=48)
     assert list(Path("coco").iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_two_runs_at_once_one_takes_what_the_other_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    from models.data import scenes
+
+    own = scenes.read_items
+
+    def overtaken(source: str, part: str) -> Any:
+        monkeypatch.setattr(scenes, "read_items", own)
+        make_scenes(detection(), counts=(2, 1), size=48, seed=seed)
+        return own(source, part)
+
+    monkeypatch.setattr(scenes, "read_items", overtaken)
+    notes = make_scenes(detection(), counts=(2, 1), size=48)
+    assert notes[0].startswith("train: took the scenes that another run made" if seed else "train: made 2 scenes")
+    assert Path("coco/train/.annotations").read_text() == Path("coco/train.json").read_text()
+    assert sorted(one.name for one in Path("coco").iterdir()) == ["test", "test.json", "train", "train.json"]
 
 
 def test_fashion_mnist_in_the_format_idx(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from models.networks.net_section import build
 from models.workflow import Workflow
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.model import Model
 from tests.networks.sections import backbone, classifier, faster, retina
 
 SHAPE = (64, 96)
@@ -87,9 +89,16 @@ def exported(request: Any, tmp_path_factory: Any) -> tuple[str, Any, dict[str, s
     image = torch.zeros(1, 3, *SHAPE)
     scheduler.export_parts(net, image, parts)
     net = scheduler.export_sparse_model(net)
-    written = Workflow().finish(net, parts, image, path, True)
+    dataset = SimpleNamespace(categories={1: {"id": 3, "name": "Käfer"}})
+    written = Workflow().finish(net, parts, image, path, True, dataset)
     assert sorted([*parts.values(), *written]) == sorted(f"{path}.{one}.onnx" for one in FILES[name])
     return name, net, {one: f"{path}.{one}.onnx" for one in FILES[name]}
+
+
+def test_files_that_answer_in_labels_say_which_classes_these_are(exported: tuple[str, Any, dict[str, str]]) -> None:
+    told = {one: Model.open(path).metadata.get("onnxsparse.classes") for one, path in exported[2].items()}
+    assert {one for one, text in told.items() if text} == {"post", "whole"}
+    assert json.loads(told["post"] or "") == json.loads(told["whole"] or "") == {"1": {"id": 3, "name": "Käfer"}}
 
 
 def batch(size: tuple[int, int], seed: int = 0) -> Batch:

@@ -26,7 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tiny_network import Builders
 
 from onnxsparse import checkpoints
-from onnxsparse.dialects.msbench.network_job import overridden, read_network_job
+from onnxsparse.dialects.msbench import build_sparse_scheduler
+from onnxsparse.dialects.msbench.network_job import overridden, read_network_job, without_effect
+from onnxsparse.dialects.msbench.network_levels import Delivered, show_levels
 from onnxsparse.dialects.msbench.network_runner import BEST, LATEST, STEPS, NetworkRunner
 from onnxsparse.dialects.msbench.start_state import named_numbers
 from onnxsparse.dialects.msbench.trainer_section import RateOfStage, WarmUp
@@ -393,10 +395,57 @@ def test_what_has_no_effect_is_noted() -> None:
     found = configuration(
         Path(), None, hooks=[{"type": "auto_checkpoint"}, {"type": "grad_collector"}], ema={"enable": True}
     )
-    notes = read_network_job("a.yaml", {**found, "plot": 3}).notes
-    assert [note.split(":")[0] for note in notes] == [
-        "EMA is ignored", "a.yaml", "hook auto_checkpoint", "hook grad_collector",
-    ]  # fmt: skip
+    notes = read_network_job("a.yaml", {**found, "plot": 3, "runtime": {"task_names": "x", "rank_init": 1}}).notes
+    assert notes[0] == "a.yaml: nothing here takes runtime.task_names, runtime.rank_init, plot"
+    assert [note.split(":")[0] for note in notes[1:]] == ["EMA is ignored", "hook grad_collector"]
+
+
+def test_values_put_where_only_anchors_were_are_noted() -> None:
+    words = ["num_classes=91", "flip.kwargs.flip_p=1", "trainer.max_iter=1", "net.0.type=x"]
+    found = {"num_classes": 91, "flip": {"type": "flip", "kwargs": {"flip_p": 1}}, "trainer": {}, "net": []}
+    notes = without_effect(found, words)
+    assert [note.split(" changes")[0] for note in notes] == ["--opts num_classes=91", "--opts flip.kwargs.flip_p=1"]
+
+
+class Narrow(Builders):
+    """Of networks that need images of at least three pixels."""
+
+    def network(self, net: Any, seed: int) -> Any:
+        made = super().network(net, seed)
+        made.body[0].padding = (0, 0)
+        return made
+
+
+def test_the_size_of_exported_files_is_said_and_may_be_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for size, said in (([12, 20], "exported at 12 x 20\n"), (None, "exported at 8 x 8, the size of the first batch")):
+        folder = tmp_path / ("given" if size else "default")
+        config = configuration(folder, AMPERE, export={"size": size}, trainer={"max_iter": 1})
+        NetworkRunner("a.yaml", config, Builders()).run()
+        assert said in capsys.readouterr().out
+        image = onnx.load(str(folder / "out/sparse.onnx")).graph.input[0]
+        shape = [one.dim_value for one in image.type.tensor_type.shape.dim[2:]]
+        assert shape == (size or [8, 8])
+    for wrong, why in ((96, r"export\.size is \[height, width\]"), ([0, 3], r"a side of export\.size is")):
+        with pytest.raises(OptionError, match=why):
+            read_network_job("a.yaml", configuration(tmp_path, AMPERE, export={"size": wrong}))
+    with pytest.raises(OptionError, match="export has an unknown key 'sizes'"):
+        read_network_job("a.yaml", configuration(tmp_path, AMPERE, export={"sizes": [3, 3]}))
+    with pytest.raises(OptionError, match=r"export\.size: the network does not run at 2 x 2: .*Kernel size"):
+        NetworkRunner("a.yaml", configuration(tmp_path, AMPERE, export={"size": [2, 2]}), Narrow(), quiet=True).run()
+
+
+def test_leaf_modules_without_a_layer_inside_are_not_noted() -> None:
+    scheduler = build_sparse_scheduler({**AMBA, "leaf_module": ["BatchNorm2d", "BatchNorm3d"]})
+    scheduler.prepare_sparse_model(Builders().network([{"type": "tiny"}], 0))
+    assert [note.split(" names")[0] for note in scheduler.notes] == ["leaf_module 'BatchNorm3d'"]
+
+
+def test_the_last_table_names_the_files_of_both_nets() -> None:
+    files = [f"out/sparse.{one}.onnx" for one in ("net1", "net2", "proposals", "post", "whole")]
+    lines = list(show_levels([Delivered("sparse", None, 0.5, 1.0, {}, files)]))
+    assert lines[-1].endswith("  sparse.net1.onnx, sparse.net2.onnx")
 
 
 def free_port() -> int:

@@ -161,5 +161,7 @@ class Builders:
     def evaluator(self, section: Mapping[str, Any], dataset: Any) -> Any:
         return Accuracy()
 
-    def finish(self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
+    def finish(
+        self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool, dataset: Any = None
+    ) -> list[str]:
         return []

@@ -104,9 +104,12 @@ class Builders(Protocol):
     def evaluator(self, section: Mapping[str, Any], dataset: Dataset) -> Evaluator:
         """What `dataset.test.dataset.kwargs.evaluator` says."""
 
-    def finish(self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
+    def finish(
+        self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool, dataset: Dataset | None = None
+    ) -> list[str]:
         """Write the post-processing beside the exported parts, which `files` names, and one file of all where asked.
 
         `image` is a batch of one as the network was exported with; `path` is what the names of the files begin with.
-        The file of all keeps the record of what its zeros are for. Returns the paths of the files written.
+        The file of all keeps the record of what its zeros are for. Files that answer in labels say which classes of
+        `dataset` these are. Returns the paths of the files written.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxsparse.dialects.msbench.configuration import NOT_PRUNED, Configuration, words
@@ -44,8 +44,8 @@ class Excluded:
         leaf = next((leaf for leaf in self.leaves if leaf in site.within or leaf in names), None)
         return f"leaf_module {leaf}" if leaf is not None else ""
 
-    def unknown(self, sites: Sequence[Site]) -> list[str]:
-        """A line for each name that is that of no layer."""
+    def unknown(self, sites: Sequence[Site], modules: Collection[str] = ()) -> list[str]:
+        """A line for each name that is that of no layer; `leaf_module` may name any of the modules."""
         names = {one for site in sites for one in _names(site)}
         found = names | {one for site in sites for one in site.within}
         keywords = [word for word in self.keywords if not any(word in one for one in found)]
@@ -53,7 +53,7 @@ class Excluded:
         return [
             *unknown("no_prune_keyword", keywords, ()),
             *unknown("no_prune_layer", exact, names - set(exact)),
-            *unknown("leaf_module", self.leaves, found),
+            *unknown("leaf_module", [leaf for leaf in self.leaves if leaf not in modules], found),
         ]
 
 

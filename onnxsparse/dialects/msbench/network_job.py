@@ -40,6 +40,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     ),
     "saver": ("save_dir", "pretrain_model", "resume_model", "auto_resume"),
     "loss": ("type",),
+    "export": ("size",),
 }  # fmt: skip
 IDLE: Mapping[str, tuple[str, ...]] = {
     "runtime": ("task_names", "rank_init", "verbosity"),
@@ -48,11 +49,14 @@ IDLE: Mapping[str, tuple[str, ...]] = {
 }
 """What is said there, too, and has no effect here."""
 OPTIMIZER = ("type", "kwargs", "register_type")
-TOP = ("net", "dataset", "hooks", "sparsity", "ema", "num_classes", *KNOWN)
+ANCHORED = "num_classes"
+"""Stands at the top of published files for its anchor alone."""
+TOP = ("net", "dataset", "hooks", "sparsity", "ema", ANCHORED, *KNOWN)
 HOOKS: Mapping[str, str] = {
     "auto_save_best": "the best network by the test data is kept as ckpt_best.pth",
-    "auto_checkpoint": "a run that is ended goes on from its newest checkpoint, at the latest of save_freq",
+    "auto_checkpoint": "",
 }
+"""What hooks mean here; of one that every run has anyway nothing is said."""
 SCALED, UNSCALED = "base", "no_scale_lr"
 DISTILL = "distill"
 
@@ -85,6 +89,8 @@ class NetworkJob:
     resume: str
     auto_resume: bool
     seed: int
+    export_size: tuple[int, int] | None
+    """Height and width of the images that files are exported for."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -101,6 +107,17 @@ def overridden(found: Any, words: Sequence[str]) -> Any:
             raise OptionError(f"--opts takes values such as trainer.max_iter=10, not {word!r:.60}")
         found = _put(found, path.split("."), _value(path, text), path)
     return found
+
+
+def without_effect(found: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+    """A line for each of these values that is put where only anchors were, whose values are in place already."""
+    return [
+        f"--opts {word} changes nothing: anchors are resolved before; name the place where the value is used, such as "
+        "net.0.kwargs.num_classes"
+        for word in words
+        if (key := word.partition("=")[0].split(".")[0]) == ANCHORED
+        or (key not in TOP and _is_anchored(key, found.get(key)))
+    ]
 
 
 def _value(path: str, text: str) -> Any:
@@ -176,6 +193,7 @@ def read_network_job(path: str, found: Any) -> NetworkJob:
         path_text(saver.get("resume_model"), "saver.resume_model"),
         switch(saver.get("auto_resume"), "saver.auto_resume", True),
         _seed(runtime.get("random_seed", runtime.get("seed"))),
+        _size(parts["export"].get("size")),
         (*_idle(path, found, parts), *said),
     )
 
@@ -209,6 +227,15 @@ def _seed(given: Any) -> int:
     return found
 
 
+def _size(given: Any) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != 2:
+        raise OptionError(f"export.size is [height, width], not {given!r:.60}")
+    height, width = (count(one, "a side of export.size", 1) for one in given)
+    return height, width
+
+
 def _is_scaled(given: Any) -> bool:
     if given not in (None, SCALED, UNSCALED):
         raise OptionError(f"warmup_register_type is {SCALED} or {UNSCALED}, not {given!r:.40}")
@@ -234,23 +261,25 @@ def _hooks(given: Any) -> tuple[set[str], list[str]]:
     kinds = [kind_of(one) for one in given or []]
     if not all(kinds):
         raise OptionError("hooks are a list of types, and one of them has none")
-    return set(kinds), [f"hook {kind}: {HOOKS.get(kind, 'it has no meaning here')}" for kind in kinds]
+    said = {kind: HOOKS.get(kind, "it has no meaning here") for kind in kinds}
+    return set(kinds), [f"hook {kind}: {meaning}" for kind, meaning in said.items() if meaning]
 
 
 def _idle(path: str, found: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    notes = [f"nothing here takes {name}.{key}" for name, keys in IDLE.items() for key in keys if key in parts[name]]
-    notes = [note for note in notes if note != "nothing here takes trainer.ema"]
+    """A line for all words that nothing takes, and one for EMA."""
+    idle = [f"{name}.{key}" for name, keys in IDLE.items() for key in keys if key in parts[name]]
+    idle = [word for word in idle if word != "trainer.ema"]
+    if kind_of(mapping_of(parts["trainer"].get("optimizer"), "trainer.optimizer").get("register_type")):
+        idle.append("trainer.optimizer.register_type")
+    # templates that only anchors refer to are no sections: their values stand where they are used
+    idle += [key for key, one in found.items() if key not in TOP and not _is_anchored(key, one)]
+    notes = [f"{path}: nothing here takes {', '.join(idle)}"] if idle else []
     if any(is_on(one) for one in (found.get("ema"), parts["trainer"].get("ema"))):
         notes.append("EMA is ignored: it is off, and of a checkpoint that has an EMA state that is what is loaded")
-    if kind_of(mapping_of(parts["trainer"].get("optimizer"), "trainer.optimizer").get("register_type")):
-        notes.append("nothing here takes trainer.optimizer.register_type")
-    # templates that only anchors refer to are no sections: their values stand where they are used
-    sections = [key for key, one in found.items() if key not in TOP and not key.startswith("_") and not _is_part(one)]
-    if sections:
-        several = "s" if sections[1:] else ""
-        notes.append(f"{path}: nothing here takes the section{several} {', '.join(map(repr, sections))}")
     return notes
 
 
-def _is_part(value: Any) -> bool:
-    return isinstance(value, Mapping) and set(value) <= {"type", "kwargs"} and "type" in value
+def _is_anchored(key: str, value: Any) -> bool:
+    """Whether it is a template, which stands at the top for its anchor."""
+    part = isinstance(value, Mapping) and set(value) <= {"type", "kwargs"} and "type" in value
+    return key.startswith("_") or part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -32,7 +33,9 @@ class Delivered:
         return asdict(self)
 
 
-def deliver(scheduler: Any, builders: Builders, image: Any, folder: str, whole: bool, row: Moment) -> Delivered:
+def deliver(
+    scheduler: Any, builders: Builders, image: Any, folder: str, whole: bool, row: Moment, dataset: Any
+) -> Delivered:
     """Export each part with its record, verify it, and have the builders write what belongs beside it."""
     network, level = scheduler.network, scheduler.level_of_moment()
     name = "sparse" if level is None else f"level-{level:g}"
@@ -41,7 +44,7 @@ def deliver(scheduler: Any, builders: Builders, image: Any, folder: str, whole: 
     files = {one: os.path.join(folder, name + end) for one, end in ends.items()}
     make_folder(folder)
     network.export_parts(files, image)
-    more = builders.finish(network.plain_copy().eval(), files, image, os.path.join(folder, name), whole)
+    more = builders.finish(network.plain_copy().eval(), files, image, os.path.join(folder, name), whole, dataset)
     wrong = {path: why_not(Model.open(path), path, None) for path in files.values()}
     said = "; ".join(f"{path} DOES NOT HOLD: {reason}" for path, reason in wrong.items() if reason)
     zeros = scheduler.compute_sparse_rate()
@@ -78,8 +81,13 @@ def show_levels(delivered: Sequence[Delivered]) -> Iterator[str]:
         asked = "" if one.asked is None else f"{one.asked:g} %"
         metrics = [f"{one.metrics[name]:.4f}" if name in one.metrics else "" for name in names]
         verdict = "DOES NOT HOLD" if one.wrong else "holds"
-        file = os.path.basename(one.files[0]) if one.files else ""
-        rows.append([one.name, asked, f"{100 * one.zeros:.2f} %", f"{one.loss:.4g}", *metrics, verdict, file])
+        rows.append([one.name, asked, f"{100 * one.zeros:.2f} %", f"{one.loss:.4g}", *metrics, verdict, _nets(one)])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     yield ""
     yield from ("  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _nets(one: Delivered) -> str:
+    """The files of the network itself, of one part or of several, without what belongs beside them."""
+    exported = re.compile(rf"{re.escape(one.name)}(\.net\d+)?\.onnx")
+    return ", ".join(name for name in map(os.path.basename, one.files) if exported.fullmatch(name))

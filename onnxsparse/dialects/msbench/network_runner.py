@@ -35,7 +35,7 @@ from onnxsparse.dialects.msbench.trainer_section import WITHOUT_LAYERS, RateOfSt
 from onnxsparse.engines.processes import Processes, launched
 from onnxsparse.engines.torch.distributed import LostError, meet
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, one_line
 from onnxsparse.files import check_target, make_folder, write_text
 from onnxsparse.report.history import History, Moment
 from onnxsparse.train.checkpointing import Stopping
@@ -170,6 +170,7 @@ class NetworkRunner:
         config = self.job.sparsity
         if config is None or self.evaluates:
             return
+        self._demand_export()
         config = replace(config, leaf_module=tuple(self.get_leaf_module(config.leaf_module)))
         kwargs = dict(config.scheduler.kwargs)
         if "total_iters" in kwargs:
@@ -292,6 +293,39 @@ class NetworkRunner:
         batch = next(iter(samples.epoch(0, 1)))
         return torch().from_numpy(batch.image[:1].copy())
 
+    def exported(self) -> Any:
+        """The image that files are exported with: of `export.size`, or as large as the example."""
+        image = self.example()
+        if self.job.export_size is None:
+            return image
+        height, width = self.job.export_size
+        resized = image.new_zeros((*image.shape[:2], height, width))
+        part = image[..., :height, :width]
+        resized[..., : part.shape[2], : part.shape[3]] = part
+        return resized
+
+    def _demand_export(self) -> None:
+        """What the network cannot be exported for is said before anything trains."""
+        image, size = self.exported(), self.job.export_size
+        height, width = image.shape[2:]
+        part = "test" if self.tested is not None else "train"
+        why = (
+            ""
+            if size
+            else f", the size of the first batch of dataset.{part}; export: {{size: [height, width]}} says another"
+        )
+        self.say(f"exported at {height} x {width}{why}")
+        if size is None:
+            return
+        try:
+            with torch().no_grad():
+                self.network.eval()(image)
+        except RuntimeError as error:
+            reason = one_line(error)[:200]
+            raise OptionError(f"export.size: the network does not run at {height} x {width}: {reason}") from error
+        finally:
+            self.network.train()
+
     def _stage_of(self, step: int) -> tuple[int, int]:
         """The first step of a stage, and the one behind its last."""
         stages = getattr(self.scheduler, "stages", None)
@@ -346,7 +380,9 @@ class NetworkRunner:
         row = self.history.rows[-1]
         self.scheduler.promise_masks()
         made = self.processes.told(
-            lambda: deliver(self.scheduler, self.builders, self.example(), self.job.save_dir, self.whole, row).facts()
+            lambda: deliver(
+                self.scheduler, self.builders, self.exported(), self.job.save_dir, self.whole, row, self.samples
+            ).facts()
         )
         found = Delivered(**made)
         self.delivered = [one for one in self.delivered if one.name != found.name] + [found]

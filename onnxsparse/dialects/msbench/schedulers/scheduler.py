@@ -613,7 +613,7 @@ class BaseScheduler:
     def _left_out(self, sites: Sequence[Site]) -> dict[str, str]:
         """Layers that stay dense because the configuration says so, and why."""
         excluded = Excluded.of(self.config)
-        for line in excluded.unknown(sites):
+        for line in excluded.unknown(sites, self._network.module_names):
             self._remark(line)
         return excluded.reasons(sites)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from onnxsparse.errors import spelled
 from onnxsparse.report.channels_table import classes_table, gains_table, proof_line, to_be_pruned
 from onnxsparse.report.channels_table import summary as channels_summary
-from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
+from onnxsparse.report.rows import DENSE, NOTHING, TIED, Report, Row
 from onnxsparse.report.weights_table import printable as _printable
 from onnxsparse.report.weights_table import share as _share
 from onnxsparse.report.weights_table import weights_table

@@ -85,7 +85,7 @@ def _by_numbers(group: list[Candidate], settled: Settled) -> None:
             settled.add(entry, clear, BY_NAME if any(map(named, clear)) else BY_VALUE)
 
 
-def _of_entries(group: list[Candidate]) -> dict[Entry, list[Candidate]]:
+def _of_entries(group: Sequence[Candidate]) -> dict[Entry, list[Candidate]]:
     found: dict[Entry, list[Candidate]] = {}
     for one in group:
         found.setdefault(one.entry, []).append(one)

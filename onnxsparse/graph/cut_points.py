@@ -81,6 +81,11 @@ class CutSearch:
         """The first node behind weights that has no gradient because it chooses, where there is one."""
         return next(iter(self._choices), None)
 
+    @property
+    def chosen(self) -> set[str]:
+        """The values behind such nodes: for other weights their numbers are of other things."""
+        return downstream(self._graph, [name for node in self._choices for name in node.output if name])
+
     @cached_property
     def _choices(self) -> list[NodeProto]:
         moving = self._moving(())

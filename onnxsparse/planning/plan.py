@@ -27,6 +27,7 @@ from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.stored_params import Candidate, WeightParam, weight_param
 from onnxsparse.planning.ties import Tie, ties_among
+from onnxsparse.report.rows import TIED
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ def with_copies(every: Sequence[PlanRow], rows: Sequence[PlanRow], ties: Mapping
 
 
 def _copy(row: PlanRow, leader: PlanRow) -> PlanRow:
-    reason = "; ".join(filter(None, [row.reason, f"tied with '{leader.name}'"]))
+    reason = "; ".join(filter(None, [row.reason, f"{TIED}'{leader.name}'"]))
     return replace(row, drop=leader.drop, cut=None, reason=reason, tied=leader)
 
 

@@ -17,6 +17,8 @@ from onnxsparse.version import __version__
 DENSE = "dense"
 NOTHING = "nothing to prune"
 """How the note begins that says so."""
+TIED = "tied with "
+"""How the reason of a copy begins, before the name of what it is a copy of."""
 
 
 @dataclass(frozen=True)

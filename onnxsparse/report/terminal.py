@@ -16,7 +16,7 @@ from rich.text import Text
 from onnxsparse.errors import spelled
 from onnxsparse.report.channels_table import classes_table, gains_table, proof_line, to_be_pruned
 from onnxsparse.report.channels_table import summary as channels_summary
-from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
+from onnxsparse.report.rows import DENSE, NOTHING, TIED, Report, Row
 from onnxsparse.report.weights_table import printable as _printable
 from onnxsparse.report.weights_table import share as _share
 from onnxsparse.report.weights_table import weights_table
@@ -269,12 +269,14 @@ def _reasons(report: Report, verbosity: int) -> list[str]:
     """The weights that stayed dense, those that became smaller, and those that are read elsewhere, too."""
     whole = [row for row in report.rows if row.reason and row.status in _DONE and not row.ragged]
     elsewhere = [row for row in whole if row.others]
-    smaller = [row for row in whole if not row.others]
+    copies = [row for row in whole if not row.others and row.reason.startswith(TIED)]
+    smaller = [row for row in whole if not row.others and row not in copies]
     others = [row for row in report.rows if row.reason and row not in whole]
     return [
         *_grouped("smaller than they were:", smaller, verbosity),
         *_grouped(_LEFT.get(report.command, "left dense, not checked, or not whole:"), others, verbosity),
         *_grouped("not read by layers alone:", elsewhere, verbosity),
+        *_grouped("copies, with the zeros of what they are copies of:", copies, verbosity),
     ]
 
 

@@ -32,6 +32,7 @@ from onnxsparse.passes.delivery import untrained
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
+from onnxsparse.train.cut import search_in
 from onnxsparse.train.fake_quantization import FakeQuantization, Integers
 from onnxsparse.train.objective import classes_seen
 from onnxsparse.train.sequences import Carried
@@ -186,11 +187,12 @@ class Whole:
 class _Pair:
     """A file that was made of a dense one, beside that."""
 
-    def __init__(self, file: _File, dense: _File) -> None:
-        self._file, self._dense = file, dense
+    def __init__(self, file: _File, dense: _File, left_out: Collection[str]) -> None:
+        self._file, self._dense, self._left_out = file, dense, left_out
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
-        dense, found = self._dense(batch.arrays), self._file(batch.arrays)
+        dense, every = self._dense(batch.arrays), self._file(batch.arrays)
+        found = {name: one for name, one in every.items() if name not in self._left_out}
         return 0.0, {name: one for name, one in found.items() if name in dense and one.shape == dense[name].shape}
 
     def dense(self, batch: Batch) -> dict[str, Array]:
@@ -207,6 +209,12 @@ WHOLE_NUMBERS = (
 )
 
 
+CHOSEN = (
+    "the outputs of the whole file are not compared: '{node}' chooses what they are of, and for other weights "
+    "something else; the figures are of where it was cut"
+)
+
+
 def whole_distances(task: Task, trained: Arrays) -> tuple[dict[str, float], str]:
     """The relative distance of the whole file's own outputs from the dense model's, pruned alone and trained, and why
     there is none; for a model that was cut. `trained` are its numbers by tag."""
@@ -214,13 +222,16 @@ def whole_distances(task: Task, trained: Arrays) -> tuple[dict[str, float], str]
     if not any(value.type.tensor_type.elem_type in FLOATS for value in task.model.proto.graph.output):
         return {}, WHOLE_NUMBERS
     measure, shared = task.measure, set(task.measure.data.shared)
+    search = search_in(task.model, task.every)
+    if search.chooses is not None and search.chosen.issuperset(one.name for one in task.model.proto.graph.output):
+        return {}, CHOSEN.format(node=search.chooses.op_type)
 
     def distance(rows: Sequence[PlanRow], numbers: Arrays) -> float | None:
         with task.model.restored():
             Prune(Plan(tuple(rows), task.plan.rule))(task.model)
             send_back(numbers, task.every)
             file = _File(task.model.copy_proto(), shared)
-        return measure.distance(_Pair(file, dense))
+        return measure.distance(_Pair(file, dense, search.chosen))
 
     try:
         dense = _File(task.model.copy_proto(), shared)

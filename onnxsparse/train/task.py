@@ -395,14 +395,17 @@ def _missed(modifier: Quantizing, scheme: Scheme, *graphs: ModelProto) -> list[s
 
 def _let_go(model: Model, made: Plan) -> list[str]:
     """Zeros that the file records, and a recipe neither makes nor holds: they move as everything does."""
-    known, dense = readable(model), {row.name for row in made.rows if row.pattern is None and not row.weight.refusal}
+    known, dense = readable(model), {row.name: row for row in made.rows if not (row.pattern or row.weight.refusal)}
     lost = {name: text for name, (text, _) in known.pruned.items() if name in dense} if known is not None else {}
     if not lost or made.holds:
         return []
     name, pattern = next(iter(lost.items()))
     count = f"{len(lost)} weights" if len(lost) > 1 else "1 weight"
     recorded = f"the file records them ('{name}': {pattern})"
-    way_out = "!ConstantPruningModifier {params: __ALL_PRUNABLE__} in the recipe does"
+    words = {word for one in lost for word in dense[one].words}
+    flag = f"; without one, --allow {','.join(sorted(words))} prunes them, too"
+    way_out = "!ConstantPruningModifier {params: __ALL_PRUNABLE__} in a recipe does"
+    way_out += flag if all(dense[one].words for one in lost) else ""
     return [f"the zeros of {count} are lost: {recorded}, and nothing in the run holds them; {way_out}"]
 
 

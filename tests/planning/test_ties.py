@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import onnxsparse as osp
+from onnxsparse.cli import main
 
 LEVEL: dict[str, Any] = {"pattern": "unstructured", "sparsity": 0.7, "allocation": "global"}
 
@@ -91,3 +95,12 @@ def test_a_layer_of_zeros_is_no_copy_and_outputs_of_zeros_make_none_apart() -> N
     reasons = {row.name: row.reason for row in osp.prune(proto, pattern="2:4", tie_equal=True).report.rows}
     assert reasons["scaled"] == "tied with 'first'"
     assert "tied" not in reasons["other"]
+
+
+def test_the_report_has_copies_under_a_heading_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(copies(), str(tmp_path / "dense.onnx"))
+    given = ["--pattern", "unstructured", "--sparsity", "0.7", "--tie-equal"]
+    main(["prune", str(tmp_path / "dense.onnx"), "-o", str(tmp_path / "sparse.onnx"), *given])
+    out = capsys.readouterr().out
+    assert "copies, with the zeros of what they are copies of:\n  equal, scaled: tied with 'first'" in out
+    assert "smaller than they were" not in out

@@ -18,7 +18,9 @@ from onnxsparse.graph.model import Model
 from onnxsparse.planning.plan import make_plan
 from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.trainable import trainables
+from onnxsparse.recipes import Recipe
 from onnxsparse.train.cut import search_in
+from onnxsparse.train.task import ask
 from tests.engine_marks import ENGINES, TRAINS
 from tests.train.small_detectors import one_stage, pictures, two_stage
 
@@ -138,7 +140,7 @@ def test_layers_behind_the_boxes_train_with_those_of_the_dense_model(engine: str
     for name in ("fc", "classes", "c2"):
         assert np.abs(after[name] - before[name])[after[name] != 0].max() > 1e-4
     assert not details["distance_of_file"]
-    assert any("differs from sample to sample" in note for note in result.report.notes)
+    assert any("'NonMaxSuppression' chooses what they are of" in note for note in result.report.notes)
 
 
 @pytest.mark.slow
@@ -182,3 +184,22 @@ def test_the_command_line_trains_up_to_names_and_goes_on_where_it_was_stopped(tm
         assert main([*call, "-o", str(tmp_path / f"{name}.onnx"), "--steps", "6", "--batch-size", "8", *more]) == 0
     one, other = (onnx.load(str(tmp_path / f"{name}.onnx")) for name in ("one", "other"))
     assert one.graph == other.graph
+
+
+def test_outputs_behind_a_choice_are_not_compared_and_those_before_it_are() -> None:
+    both = one_stage()
+    both.graph.output.append(onnx.helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, None))
+    model = Model.open(both)
+    search = search_in(model, trainables(model, make_plan(model, Rule.make("2:4"))))
+    assert {value.name for value in both.graph.output} - search.chosen == {"p"}
+
+
+def test_zeros_that_are_held_back_now_are_named_with_the_word_that_prunes_them() -> None:
+    sparse = osp.prune(one_stage(), pattern="2:4", allow="output,small,stem").model
+    assert sparse is not None
+    frame = "modifiers:\n- !training {steps: 4, batch: 8}\n- !objective {}\n- !keep-best {checks: 3}\n"
+    recipes = {word: f"{frame}- !pruning {{target: ampere, allow: [{word}]}}\n" for word in ("", "small")}
+    data = {"x": pictures()}
+    notes = {word: ask(sparse, Recipe.load(text), data, until="auto").notes for word, text in recipes.items()}
+    assert any("are lost" in note and note.endswith("--allow small prunes them, too") for note in notes[""])
+    assert not any("are lost" in note for note in notes["small"])

@@ -294,7 +294,7 @@ def _lost(found: Match, module: Any) -> dict[str, str]:
     for path, _ in module.named_parameters():
         name = path.replace("parametrizations.", "").rpartition(".original")[0] if ".original" in path else path
         if name != path:
-            lost[name] = "it is computed by a parametrization, and the file holds the result only"
+            lost[name] = _computed(found, name)
         elif name in found.folded:
             lost[name] = f"it is part of '{found.folded[name]}', into which its batch normalization was folded"
         elif name in found.refused:
@@ -304,6 +304,13 @@ def _lost(found: Match, module: Any) -> dict[str, str]:
             if one.tensor not in {name, *_also(found, name)} or one.layout != SAME:
                 lost[name] = f"it is '{one.tensor}' in the file" + ("" if one.layout == SAME else f", {one.layout}")
     return lost
+
+
+def _computed(found: Match, name: str) -> str:
+    way_out = "torch.nn.utils.parametrize.remove_parametrizations before the export keeps it"
+    if name in found:
+        return f"it is computed by a parametrization, and the file holds the result only; {way_out}"
+    return f"it is computed by a parametrization, and the file holds the parts that it is computed of; {way_out}"
 
 
 def _also(found: Match, name: str) -> list[str]:

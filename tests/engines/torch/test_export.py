@@ -238,13 +238,29 @@ def test_the_older_exporter_takes_what_the_newer_one_cannot_and_that_is_said() -
     assert any("the way of the example" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("numbers", [torch.ones(3), torch.ones(1), torch.tensor(2.0)], ids=["scale", "one", "single"])
+def test_a_parameter_with_numbers_that_any_network_has_is_the_tensor_of_its_name(numbers: torch.Tensor) -> None:
+    class Scaled(nn.Module):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale, self.norm = nn.Linear(4, 3), nn.Parameter(numbers), nn.BatchNorm1d(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.layer(x)) * self.scale
+
+    net = Scaled().eval()
+    found = osp.torch.export(net, torch.randn(2, 4), dynamo=False)
+    assert found.ok, found.lost
+    assert osp.torch.match(found.model, net)["scale"].tensor == "scale"
+
+
 def test_tied_parameters_and_computed_ones_are_said() -> None:
     net = nn.Sequential(nn.Embedding(9, 6), nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 9))
     net[2].weight = net[0].weight
     found = osp.torch.export(net, torch.arange(4)[None], dynamo=False)
     assert not found.ok
     assert list(found.lost) == ["1.weight"]
-    assert "parametrization" in found.lost["1.weight"]
+    assert "parts that it is computed of; torch.nn.utils.parametrize.remove_parametrizations" in found.lost["1.weight"]
     assert any("2.weight and 0.weight are one parameter" in note for note in found.notes)
 
 

@@ -24,9 +24,9 @@ CASES = [
     ("attention", Way(False, False, True, 17, NEW), ()),
     ("transformer", Way(False, True, False, 17, NEW), ()),
     ("scaled", Way(False, True, False, 17, NEW), ()),
-    # a single 1 may be any constant; what is never called is nowhere
+    # what is never called is nowhere
     ("unused", Way(False, True, False, 17, NEW),
-     ("scale", "never.weight", "never.bias", "never_norm.weight", "never_norm.bias")),
+     ("never.weight", "never.bias", "never_norm.weight", "never_norm.bias")),
     ("unused", Way(False, False, True, 17, TRAINED),
      ("never.weight", "never.bias", "never_norm.weight", "never_norm.bias")),
     ("tied", Way(False, True, False, 17, NEW), ()),

@@ -4,7 +4,8 @@
 2. Where several parameters have the same numbers, or the numbers say nothing, every use of such a tensor has to be
    explained. While one is not, all parameters that it may mean are refused: a mask on the tensor would be one on
    somebody else as well.
-3. What no node reads is no place. Nothing is said of a matrix that reads the same both ways.
+3. A tensor with the name and the numbers of one parameter is its own, where everyone with such numbers has one.
+4. What no node reads is no place. Nothing is said of a matrix that reads the same both ways.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Settled:
     found: dict[Entry, list[Candidate]] = field(default_factory=dict)
     how: dict[Entry, str] = field(default_factory=dict)
     reasons: dict[Entry, str] = field(default_factory=dict)
+    unsure: set[Entry] = field(default_factory=set)  # their numbers are there, and may be those of something else
 
     def add(self, entry: Entry, own: list[Candidate], how: str) -> None:
         self.found[entry] = sorted(own, key=lambda one: not named(one))
@@ -83,7 +85,7 @@ def _by_numbers(group: list[Candidate], settled: Settled) -> None:
             settled.add(entry, clear, BY_NAME if any(map(named, clear)) else BY_VALUE)
 
 
-def _of_entries(group: list[Candidate]) -> dict[Entry, list[Candidate]]:
+def _of_entries(group: Sequence[Candidate]) -> dict[Entry, list[Candidate]]:
     found: dict[Entry, list[Candidate]] = {}
     for one in group:
         found.setdefault(one.entry, []).append(one)
@@ -117,7 +119,19 @@ def _by_uses(groups: Sequence[list[Candidate]], readings: Readings, settled: Set
                 _demand_read(entry, own, meant, settled)
             elif entry not in settled.reasons:
                 _by_use(entry, own, meant.get(entry, []), doubts.get(entry), settled)
+        _by_own_names(group, readings, settled)
     _demand_all(meant, settled)
+
+
+def _by_own_names(group: Sequence[Candidate], readings: Readings, settled: Settled) -> None:
+    """A tensor of the parameter's own name, with its numbers, is certain where all who have such numbers have one."""
+    places = {entry: [one for one in own if called_as(one)] for entry, own in _of_entries(group).items()}
+    if any(len(own) != 1 for own in places.values()):
+        return
+    for entry in [one for one in places if one in settled.unsure]:
+        uses = [one for one in readings.all if one.where == places[entry][0].where]
+        if uses and all(entry in one.left for one in uses):
+            settled.add(entry, places[entry], BY_NAME)
 
 
 def _demand_read(entry: Entry, own: list[Candidate], meant: dict[Entry, list[Reading]], settled: Settled) -> None:
@@ -136,6 +150,8 @@ def _by_use(entry: Entry, own: list[Candidate], meant: list[Reading], doubt: Rea
     clear = [one for one in _clear(own) if one.where in wheres]
     constant = entry.common and not all(expected(entry, one.use) for one in meant)
     mixed = not entry.telling and len({_KINDS.get(one.use.node.op_type) for one in meant}) > 1
+    if doubt is not None or (wheres and (constant or mixed)):
+        settled.unsure.add(entry)
     if doubt is not None:
         settled.reasons[entry] = _tie(entry, own, doubt)
     elif not wheres:
@@ -343,6 +359,11 @@ def named(candidate: Candidate) -> bool:
     region = candidate.region
     straight = region.role is None and candidate.layout == "same"
     return straight and not region.sighting.names.isdisjoint(candidate.entry.names)
+
+
+def called_as(candidate: Candidate) -> bool:
+    """Whether the tensor itself has the name of the parameter, and no Identity gave it that."""
+    return named(candidate) and not candidate.region.sighting.own_names.isdisjoint(candidate.entry.names)
 
 
 def _kin(one: Entry, other: Entry) -> bool:

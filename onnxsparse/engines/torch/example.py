@@ -48,6 +48,8 @@ class Example:
     notes: tuple[str, ...] = ()
     expected: tuple[Any, ...] = field(default=(), repr=False)
     """What the module gives for the inputs, where it gives that each time."""
+    grown: Mapping[str, int] = field(default_factory=dict)
+    """The axis of the batch of each output that has one."""
 
     @classmethod
     def of(cls, module: Any, inputs: Inputs) -> Example:
@@ -81,10 +83,11 @@ class Example:
         except Exception as error:  # whatever a user's module raises
             return replace(self, fixed=f"the module does not run on {2 * batch} samples: {one_line(error)[:120]}")
         pairs = list(zip(seen, _tensors(outputs)))
-        grown = any(one.shape != first.shape for one, first in pairs)
+        axes = {name: _grown(one, first) for name, (one, first) in zip(self.outputs, pairs)}
+        grown = {name: found[0] for name, found in axes.items() if found}
         if not grown or not all(_same(one, first, batch) for one, first in pairs):
             return replace(self, fixed="samples of one batch change one another's outputs, or its first axis is none")
-        return replace(self, twice=twice)
+        return replace(self, twice=twice, grown=grown)
 
     @property
     def batch(self) -> int:
@@ -105,7 +108,8 @@ class Example:
         """The option that makes the first axis of each input that has the batch a dynamic one."""
         tensors = self.tensors(module)
         if not dynamo:
-            return {"dynamic_axes": {name: {0: "batch"} for name, one in tensors.items() if _has(one, self.batch)}}
+            given = {name: 0 for name, one in tensors.items() if _has(one, self.batch)}
+            return {"dynamic_axes": {name: {axis: "batch"} for name, axis in {**given, **self.grown}.items()}}
         axes, pairs = {0: torch().export.Dim("batch")}, zip(argument_names(self.names), tensors.values())
         return {"dynamic_shapes": {name: axes if _has(one, self.batch) else None for name, one in pairs}}
 
@@ -171,11 +175,16 @@ def _has(one: Any, batch: int) -> bool:
     return bool(torch().is_tensor(one) and one.dim() and one.shape[0] == batch)
 
 
+def _grown(one: Any, first: Any) -> list[int]:
+    """The axes along which a tensor is larger than another."""
+    return [axis for axis, (size, before) in enumerate(zip(one.shape, first.shape)) if size != before]
+
+
 def _same(one: Any, first: Any, batch: int) -> bool:
     """Whether a tensor of twice as many samples begins with that of the first ones, whatever axis they lie along."""
     if one.dim() != first.dim():
         return False
-    axes = [axis for axis, size in enumerate(first.shape) if one.shape[axis] != size]
+    axes = _grown(one, first)
     if len(axes) > 1 or any(first.shape[axis] != batch for axis in axes):
         return False
     return _near(one.narrow(axes[0], 0, batch) if axes else one, first)

@@ -251,6 +251,7 @@ def test_a_parameter_with_numbers_that_any_network_has_is_the_tensor_of_its_name
     net = Scaled().eval()
     found = osp.torch.export(net, torch.randn(2, 4), dynamo=False)
     assert found.ok, found.lost
+    assert found.model.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     assert osp.torch.match(found.model, net)["scale"].tensor == "scale"
 
 

@@ -1,8 +1,7 @@
 """Train by a configuration file: once, or on from where it stopped; or evaluate.
 
     python tools/train_sparse.py CONFIG.yaml                 train; started again, go on from the newest checkpoint
-    python tools/train_sparse.py CONFIG.yaml -e              evaluate the newest checkpoint
-    python tools/train_sparse.py CONFIG.yaml -e level-50.onnx    evaluate that one
+    python tools/train_sparse.py CONFIG.yaml -e [FILE]       evaluate the newest checkpoint, or that file
     python tools/train_sparse.py CONFIG.yaml --scenes        with images made where there are none
     python tools/train_sparse.py CONFIG.yaml dense.pth       another start state than the configuration names
     torchrun --nproc-per-node 2 tools/train_sparse.py CONFIG.yaml    a network by several processes
@@ -26,9 +25,7 @@ from onnxsparse.dialects.msbench.network_job import describes_network, overridde
 from onnxsparse.engines.processes import is_first, speaks
 from onnxsparse.errors import OptionError, Stopped, StoppedError
 
-ROOT = Path(__file__).resolve().parents[1]
 SCENES = "make what `dataset:` names and is not there, of the digits or of the Fashion-MNIST files in a folder"
-ENDINGS = (".yaml", ".yml", ".json")
 GO_ON = "start it again to go on from the newest checkpoint"
 
 
@@ -55,24 +52,19 @@ def trained(words: list[str]) -> int:
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
-    """What the command line says; `words` are the configuration, and what to begin with."""
     parser = Parser("train_sparse", description="Train by a configuration file.")
     parser.add_argument("words", nargs="*", metavar="CONFIG [START]", help="a checkpoint or model to begin with")
     parser.add_argument("--config", default="", help="the YAML or JSON file of the training")
     parser.add_argument("-e", "--evaluate", action="store_true", help="evaluate only")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong")
-    parser.add_argument(
-        "--opts", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="other values: trainer.max_iter=10"
-    )
+    parser.add_argument("--opts", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="other values")
     parser.add_argument("--scenes", nargs="?", const="digits", default="", metavar="FOLDER", help=SCENES)
-    parser.add_argument(
-        "--scenes-count", nargs=2, type=int, default=[10_000, 500], metavar=("TRAIN", "TEST"), help="how many"
-    )
+    parser.add_argument("--scenes-count", nargs=2, type=int, default=[10_000, 500], metavar="N", help="train and test")
     parser.add_argument("--whole", action="store_true", help="of detectors one ONNX file with NMS, too")
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_intermixed_args(words)
     given.words = [*([given.config] if given.config else []), *given.words]
-    if not given.words or not given.words[0].lower().endswith(ENDINGS) or given.words[2:]:
+    if not given.words or not given.words[0].lower().endswith((".yaml", ".yml", ".json")) or given.words[2:]:
         raise OptionError("name the YAML or JSON file of the training, and at most one checkpoint or model behind it")
     return given
 
@@ -82,14 +74,13 @@ def network_runner(path: str, found: Mapping[str, Any], start: str, given: argpa
         import torch  # noqa: F401
     except ImportError:
         raise OptionError(f"{path} describes a network, and networks train in torch: pip install torch") from None
-    sys.path.insert(0, str(ROOT))  # for models/, which is not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for models/, which is not installed
+    from models.data.scenes import make_scenes
     from models.workflow import Workflow
     from onnxsparse.dialects.msbench.network_runner import NetworkRunner
 
     notes = without_effect(found, given.opts)
     if given.scenes and is_first():
-        from models.data.scenes import make_scenes
-
         notes += make_scenes(found.get("dataset") or {}, given.scenes, tuple(given.scenes_count))
     for note in notes if is_first() and not given.quiet else []:
         print(f"note: {note}")
@@ -100,9 +91,7 @@ def onnx_runner(path: str, start: str, given: argparse.Namespace) -> Any:
     from onnxsparse.dialects.msbench.runner import SparseRunner
 
     if given.opts or given.whole or given.scenes:
-        raise OptionError(
-            "--opts, --scenes and --whole are for configurations that describe a network (net, dataset and no model)"
-        )
+        raise OptionError("--opts, --scenes and --whole are for configurations with a network (net, dataset, no model)")
     return SparseRunner(path, start, given.evaluate, given.quiet)
 
 

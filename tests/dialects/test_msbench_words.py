@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxsparse.dialects.msbench import build_sparse_scheduler, job, preset
+from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.dialects.msbench.configuration import read
+from onnxsparse.dialects.msbench.trainer_section import optimizer_options
 from onnxsparse.errors import OptionError
 from onnxsparse.planning.model_inputs import fields_of
 from onnxsparse.train.fixed_batch import batch_of
@@ -61,8 +62,8 @@ def test_a_loss_by_another_name(loss):
 
 def test_the_type_of_an_optimizer_comes_before_its_arguments():
     with refusing(OptionError):
-        job._optimizer({"type": "SDG", "kwargs": {"lr": 0.1, "momentum": 0.9}})
-    assert job._optimizer({"type": "nesterov", "kwargs": {}})["optimizer"] == "nesterov"
+        optimizer_options({"type": "SDG", "kwargs": {"lr": 0.1, "momentum": 0.9}})
+    assert optimizer_options({"type": "nesterov", "kwargs": {}})["optimizer"] == "nesterov"
 
 
 def test_what_is_no_scheduler_of_rates_is_told_in_one_line():

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,16 @@ def test_a_file_that_does_not_hold_is_named(tmp_path: Path, dense: Path, capsys:
     assert "sparse.onnx DOES NOT HOLD" in capsys.readouterr().err
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as in a terminal: what a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("sparsity", [None, AMBA, AMPERE], ids=["float", "amba", "ampere"])
-def test_a_run_that_is_ended_goes_on_to_the_same_bytes(tmp_path: Path, sparsity: Any) -> None:
+def test_a_run_that_is_ended_goes_on_to_the_same_bytes(tmp_path: Path, sparsity: Any, ctrl_c: None) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     changes = {"trainer": {"save_freq": 2, "only_save_latest": True}, "hooks": [{"type": "auto_save_best"}]}
     trained(configuration(whole, sparsity, **changes))

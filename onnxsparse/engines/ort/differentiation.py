@@ -8,7 +8,8 @@ leaves `gradients.onnx` in the folder and, last, `manifest.json`; or `error.json
    can pass. Where they cannot everywhere the model is refused: a graph that is cut has other gradients.
 2. The projection is written behind the targets, with what each element is multiplied with as an input.
 3. The engine writes the gradients; those of the inner values become the outputs of an ordinary graph.
-4. The gradients have to agree with finite differences: what is added to the inner values of the graph as it was before
+4. Weights of recurrent layers have a gradient, too, as the engine dies otherwise; nobody asks for it.
+5. The gradients have to agree with finite differences: what is added to the inner values of the graph as it was before
    it was rewritten moves the projection as they say.
 """
 
@@ -58,14 +59,15 @@ class Differentiation(Job):
         names, unreached = _used(plain, names)
         model = copied(plain)
         self.stage("rewriting operators")
-        _rewrite(model, names)
+        anchors = must_train(model)
+        _rewrite(model, {*names, *anchors})
         loss, fed = _project(model, given)
-        reached = _reached(model, names)
+        reached = _reached(model, names, anchors)
         unreached.update({name: IN_STEPS for name in names if name not in reached})
         made = {}
         if reached:
             self.stage("building the gradients")
-            made = self._differentiated(model, loss, reached)
+            made = self._differentiated(model, loss, reached, anchors)
             self.stage("taking the first gradients")
             feed = {name: feed[name] for name in feed if name in {value.name for value in model.graph.input}}
             found = self._first(made, {**feed, **{fed[target]: array for target, array in given.items()}})
@@ -83,13 +85,15 @@ class Differentiation(Job):
         feed = {name: np.ascontiguousarray(feed[name], kinds[name]).reshape(feed[name].shape) for name in kinds}
         return prepared.model, feed
 
-    def _differentiated(self, model: ModelProto, loss: str, names: Sequence[str]) -> dict[str, str]:
+    def _differentiated(self, model: ModelProto, loss: str, names: Sequence[str], anchors: set[str]) -> dict[str, str]:
         """Write the graph whose outputs are the gradients; returns their names."""
         library.demand()
         state = importlib.import_module("onnxruntime.capi._pybind_state")
-        builder = state.GradientGraphBuilder(
-            model.SerializeToString(), {loss}, {*names, *_must_move(model, names)}, loss
-        )
+        moving = {*names, *(anchors & View.of(model, {*names, *anchors}).gradients)}
+        blob = model.SerializeToString()
+        if moving != set(names):  # it has gradients of recurrent layers only in a form that it brings them into itself
+            blob = state.get_optimized_model(_showing(model, names).SerializeToString(), moving, library.options())
+        builder = state.GradientGraphBuilder(blob, {loss}, moving, loss)
         builder.build()
         graph = onnx.load_from_string(builder.get_model())
         made = {name: f"{name}_grad" for name in names}
@@ -129,13 +133,13 @@ def _used(model: ModelProto, names: Sequence[str]) -> tuple[list[str], dict[str,
     return [name for name in names if name in used], {name: UNUSED for name in names if name not in used}
 
 
-def _rewrite(model: ModelProto, names: Sequence[str]) -> None:
+def _rewrite(model: ModelProto, moving: set[str]) -> None:
     """Rewrite what the engine cannot differentiate; what is left of it is an error."""
     odd = [node for node in model.graph.node if node.op_type in {*FED, *RANDOM, *CONTROL_FLOW}]
     if odd:
         raise ModelError(f"the engine cannot differentiate a graph with {called(odd[0])}; try --engine torch")
-    rewrites.apply(model, set(names))
-    blocked = gradients.blocked(model, set(names))
+    rewrites.apply(model, moving)
+    blocked = gradients.blocked(model, moving)
     if blocked:
         node, reason = blocked[0]
         raise ModelError(f"no gradient gets past {called(node)}: {reason}; try --engine torch")
@@ -158,21 +162,22 @@ def _project(model: ModelProto, factors: Feed) -> tuple[str, dict[str, str]]:
     return total, fed
 
 
-def _reached(model: ModelProto, names: Sequence[str]) -> list[str]:
+def _reached(model: ModelProto, names: Sequence[str], anchors: set[str]) -> list[str]:
     """The inner values that a gradient comes to; nodes that read one of them twice are changed for the engine."""
     infer_shapes(model)
-    moving = View.of(model, set(names)).gradients
+    moving = View.of(model, {*names, *anchors}).gradients
     reached = [name for name in names if name in moving]
     opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    keep(model.graph.node, once(list(model.graph.node), set(reached), Writer(model.graph, opset)))
+    keep(model.graph.node, once(list(model.graph.node), {*reached, *anchors}, Writer(model.graph, opset)))
     infer_shapes(model)
     return reached
 
 
-def _must_move(model: ModelProto, names: Sequence[str]) -> set[str]:
-    """Weights of recurrent layers that gradients pass: the engine dies where these need none."""
-    weights = must_train(model)
-    return weights & View.of(model, {*names, *weights}).gradients
+def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """A copy with inner values as outputs: so they are not optimized away."""
+    copy, known = copied(model), {value.name: value for value in model.graph.value_info}
+    copy.graph.output.extend(known[name] for name in names)
+    return copy
 
 
 # -- Finite differences: the projection, with something added to the inner values, in the graph before it is rewritten.

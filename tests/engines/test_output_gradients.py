@@ -10,6 +10,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node, make_tensor_value_info
 
 from onnxsparse.calibration.output_gradients import output_gradients
+from onnxsparse.engines.light_model import LightModel
 from onnxsparse.engines.ort import differentiation, library
 from onnxsparse.engines.ort import output_gradients as in_ort
 from onnxsparse.engines.random_projection import targets_of
@@ -55,11 +56,11 @@ def test_the_mean_square_is_that_of_the_outputs_in_units_of_their_variance() -> 
 
 
 def test_what_is_projected_stands_before_softmax_and_its_like() -> None:
-    assert targets_of(images().proto) == ["logits", "map"]
-    assert targets_of(dense("Sigmoid").proto) == ["c"]
-    assert targets_of(dense("Neg").proto) == ["y"]
-    assert targets_of(half_squashed().proto) == ["c", "y"]
-    assert targets_of(picked().proto) == ["c"]
+    assert targets_of(LightModel(images().proto)) == ["logits", "map"]
+    assert targets_of(LightModel(dense("Sigmoid").proto)) == ["c"]
+    assert targets_of(LightModel(dense("Neg").proto)) == ["y"]
+    assert targets_of(LightModel(half_squashed().proto)) == ["c", "y"]
+    assert targets_of(LightModel(picked().proto)) == ["c"]
 
 
 def half_squashed() -> Net:

@@ -143,8 +143,10 @@ class GradientSession:
     def __init__(self, path: str, names: Mapping[str, str]) -> None:
         runtime = importlib.import_module("onnxruntime")
         self._names = dict(names)
+        options = library.options()
+        options.add_session_config_entry("session.disable_prepacking", "1")  # the numbers stay in the file, once
         with library.quiet():
-            self._session = runtime.InferenceSession(path, library.options(), providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = [entry.name for entry in self._session.get_inputs()]
 
     def __call__(self, feed: Feed) -> dict[str, Array]:
@@ -211,7 +213,7 @@ def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
 #    because kinks and rounding make single ones look wrong.
 # 2. Values are taken together in a few groups; in more where that costs little.
 
-STEPS = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
+STEPS = (3e-3, 3e-4, 3e-2, 3e-5)
 AGREES, FAINT = 0.1, 1e-6
 """How exact a slope has to be, and how exact the projection is."""
 GROUPS, CHEAP = 8, 1 << 22

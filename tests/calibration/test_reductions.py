@@ -344,6 +344,63 @@ def test_a_product_that_quantizes_its_input_itself() -> None:
     holds(node, {"x": drawn(3, 4)}, named("w", w), weight=dequantized(w), atol=0.1)
 
 
+# -- weights that are cut, joined or put into another order
+
+
+def joint(nodes: Any, feeds: dict[str, np.ndarray], stored: dict[str, np.ndarray], ends: dict[str, Any]) -> None:
+    """Each use of each weight makes up its part of the outputs of its node."""
+    proto = model(nodes, feeds, {**stored, **{name: np.array(value) for name, value in ends.items()}})
+    proto.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes[:-1] if "x" in node.input)
+    values = {**feeds, **ran(proto, feeds)}
+    uses = [(weight.name, use) for weight in Model.over(proto).flow.weights for use in weight.uses]
+    assert {name for name, _ in uses} == set(stored)
+    for name, use in uses:
+        reduction = reduction_of([use])
+        assert isinstance(reduction, Reduction), reduction
+        matrix, rows = reduction.matrix(stored[name]), reduction.rows(values)
+        for block, outputs, wanted in zip(rows, reduction.outputs, reduction.by_output(values[reduction.result])):
+            np.testing.assert_allclose(block @ matrix[outputs].T, wanted, atol=1e-4)
+
+
+@for_each("turned", [False, True])
+def test_parts_of_a_weight(turned: bool) -> None:
+    """Queries, keys and values of one tensor; and matrices of a batch."""
+    weight = drawn(4, 15)
+    split = make_node("Split", ["w", "sizes"], ["q", "k", "v"], axis=0 if turned else 1)
+    between = [make_node("Transpose", [one], [f"{one}_turned"]) for one in "qkv"] if turned else []
+    names = [node.output[0] for node in between] or list(split.output)
+    products = [make_node("MatMul", ["x", name], [f"y_{name}"]) for name in names]
+    stored = {"w": np.ascontiguousarray(weight.T) if turned else weight}
+    joint([split, *between, *products], {"x": drawn(2, 3, 4)}, stored, {"sizes": [3, 7, 5]})
+    split = make_node("Split", ["w", "sizes"], ["q", "k"], axis=0)
+    products = [make_node("MatMul", ["x", name], [f"y_{name}"]) for name in split.output]
+    joint([split, *products], {"x": drawn(1, 3, 4)}, {"w": drawn(5, 4, 3)}, {"sizes": [2, 3]})
+
+
+def test_weights_side_by_side() -> None:
+    join = make_node("Concat", ["u", "v"], ["w"], axis=1)
+    joint(
+        [join, make_node("MatMul", ["x", "w"], ["y"])], {"x": drawn(2, 3, 4)}, {"u": drawn(4, 3), "v": drawn(4, 2)}, {}
+    )
+    join = make_node("Concat", ["u", "v"], ["w"], axis=0)
+    product = make_node("MatMul", ["x", "w"], ["y"])
+    for batch in (5, 1):
+        joint([join, product], {"x": drawn(2, batch, 3, 4)}, {"u": drawn(2, 4, 3), "v": drawn(3, 4, 3)}, {})
+    image, stored = {"x": drawn(2, 4, 5, 5)}, {"u": drawn(2, 4, 3, 3), "v": drawn(3, 4, 3, 3)}
+    joint([join, make_node("Conv", ["x", "w"], ["y"])], image, stored, {})
+
+
+def test_outputs_in_another_order() -> None:
+    cuts = [make_node("Slice", ["v", f"at{at}", f"at{at + 1}", "axis"], [f"v{at}"]) for at in range(3)]
+    join = make_node("Concat", ["v2", "v0", "v1"], ["w"], axis=0)
+    ends = {"at0": [0], "at1": [1], "at2": [4], "at3": [6], "axis": [0]}
+    image, conv = {"x": drawn(2, 4, 5, 5)}, make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    joint([*cuts, join, conv], image, {"v": drawn(6, 4, 3, 3)}, ends)
+    joint([*cuts, join, make_node("MatMul", ["w", "x"], ["y"])], {"x": drawn(2, 4, 5)}, {"v": drawn(6, 4)}, ends)
+    grouped = make_node("Conv", ["x", "w"], ["y"], group=2)
+    joint([*cuts, join, grouped], image, {"v": drawn(6, 2, 3, 3)}, ends)
+
+
 # -- attention, and what has none
 
 

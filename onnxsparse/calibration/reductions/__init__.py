@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from onnxsparse.calibration.reductions.convolutions import convolution
+from onnxsparse.calibration.reductions.placing import Placed, placed
 from onnxsparse.calibration.reductions.products import DOTS, Terms, product
+from onnxsparse.calibration.reductions.recurrent import recurrent
 from onnxsparse.calibration.reductions.reduction import Operand, Reduction, Values
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.operators import MICROSOFT, implicit_result
 from onnxsparse.graph.weights import Use
 
-__all__ = ["Reduction", "reduction_of"]
+__all__ = ["Reduction", "reduction_of", "together"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,7 @@ class _Node:
     """A use with what is known of its node."""
 
     use: Use
+    placed: Placed
     stored: Values
 
     @property
@@ -55,12 +58,26 @@ def reduction_of(uses: Sequence[Use], stored: Values | None = None) -> Reduction
         return f"its attribute '{by_caller}' is that of a function's caller"
     if first.family == "Embedding":
         return "a lookup table sums nothing up"
-    if first.rows is not None or first.shuffles:
-        return "its outputs are cut or joined"
+    places = [placed(use) for use in uses]
+    wrong = next((one for one in places if isinstance(one, str)), "")
+    found = [one for one in places if isinstance(one, Placed)]
+    if wrong or not all(one.same(found[0]) for one in found):
+        return wrong or "its inputs and hidden states have their gates in different orders"
+    if first.family == "Recurrent":
+        return recurrent(sorted(uses, key=lambda use: use.slot), found[0], stored or {})
     if len(uses) > 1:
         return "two inputs of its node are weights"
     make = _MAKERS.get((first.source.domain.replace("ai.onnx", ""), first.op))
-    return make(_Node(first, stored or {})) if make else f"what {first.op} sums up is not known here"
+    return make(_Node(first, found[0], stored or {})) if make else f"what {first.op} sums up is not known here"
+
+
+def together(uses: Sequence[Use]) -> list[tuple[Use, ...]]:
+    """The uses of any nodes in the sets that have one reduction each: W and R of a recurrent layer are one."""
+    sets: dict[object, list[Use]] = {}
+    for use in uses:
+        what = (use.rows, use.along) if use.family == "Recurrent" else use.key
+        sets.setdefault((*use.reader, what), []).append(use)
+    return [tuple(found) for found in sets.values()]
 
 
 # -- convolutions
@@ -70,7 +87,7 @@ def _convolution(scale: int | None = None, zero_point: int | None = None) -> _Ma
     def make(node: _Node) -> Reduction:
         last = node.use.op.startswith("Nhwc") or bool(node.own.integer("channels_last"))
         result = "" if node.use.op.startswith("QLinear") else node.result
-        return convolution(node.use, node.operand(0, scale, zero_point), result, last)
+        return convolution(node.use, node.placed, node.operand(0, scale, zero_point), result, last)
 
     return make
 
@@ -79,7 +96,7 @@ def _dynamic_pads(node: _Node) -> Reduction | str:
     pads = node.name(2)
     if pads and pads not in node.stored:
         return "its pads are known only at run time"
-    return convolution(node.use, node.operand(0), node.result, pads=node.stored[pads] if pads else None)
+    return convolution(node.use, node.placed, node.operand(0), node.result, pads=node.stored[pads] if pads else None)
 
 
 # -- products
@@ -108,7 +125,7 @@ class _Pair:
         index, scale, zero_point = self.right if on_left else self.left
         source = node.operand(index, scale, zero_point, axis)
         result = node.result if self.plain and not node.name(self.rounded_by) else ""
-        return product(node.use, source, terms, node.own.number("alpha", 1.0), result, along)
+        return product(node.use, node.placed, source, terms, node.own.number("alpha", 1.0), result, along)
 
 
 def _term(labels: str, dots: str, turned: bool, batch_turned: bool) -> str:
@@ -126,7 +143,7 @@ def _einsum(node: _Node) -> Reduction | str:
     if DOTS in terms and DOTS not in result:
         return f"Einsum '{equation}' sums over the axes that its dots stand for"
     found = Terms(operands[1 - node.use.slot], operands[node.use.slot], result)
-    return product(node.use, node.operand(1 - node.use.slot), found, 1.0, node.result, "")
+    return product(node.use, node.placed, node.operand(1 - node.use.slot), found, 1.0, node.result, "")
 
 
 def _attention(scale: int | None = None, zero_point: int | None = None) -> _Make:
@@ -134,7 +151,7 @@ def _attention(scale: int | None = None, zero_point: int | None = None) -> _Make
 
     def make(node: _Node) -> Reduction:
         terms = Terms(f"{DOTS}mk", "kn", f"{DOTS}mn")
-        return product(node.use, node.operand(0, scale, zero_point), terms, 1.0, "", "")
+        return product(node.use, node.placed, node.operand(0, scale, zero_point), terms, 1.0, "", "")
 
     return make
 

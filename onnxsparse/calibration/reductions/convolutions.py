@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from onnxsparse.calibration.reductions.placing import Placed
 from onnxsparse.calibration.reductions.reduction import Operand, Reduction, Values, spread
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.weights import Use
@@ -71,7 +72,8 @@ class Convolution(Reduction):
 
     source: Operand
     axes: tuple[Axis, ...]
-    channels_last: bool = False
+    channels_last: bool
+    placed: Placed
 
     def rows(self, values: Values, dense: Values | None = None, most: int | None = None) -> Sequence[Array]:
         windows = self._windows(self._by_group(self.source.read(values)))
@@ -88,6 +90,7 @@ class Convolution(Reduction):
         return _under_taps(canvas, self.axes, [axis.stride for axis in self.axes])
 
     def by_output(self, value: Array) -> Sequence[Array]:
+        value = self.placed.own(value, -1 if self.channels_last else 1)
         return [group.reshape(-1, group.shape[-1]) for group in self._by_group(value)]
 
 
@@ -136,14 +139,12 @@ def _under_taps(canvas: Array, axes: Sequence[Axis], strides: Sequence[int]) -> 
 
 
 def convolution(
-    use: Use, source: Operand, result: str, channels_last: bool = False, pads: Array | None = None
+    use: Use, placed: Placed, source: Operand, result: str, channels_last: bool = False, pads: Array | None = None
 ) -> Reduction:
     """`pads`: what stands in place of the attribute."""
-    group, out, _, _ = use.shape4
-    outputs = tuple(np.arange(group * out).reshape(group, out))
     form = TransposedConvolution if use.family == "ConvTranspose" else Convolution
-    axes = _axes(Attributes(use.source, {}), use.arrangement.shape[3:], pads)
-    return form((use,), source.names, result, outputs, source, axes, channels_last)
+    axes = _axes(Attributes(use.source, {}), placed.shape[3:], pads)
+    return form((use,), source.names, result, placed.outputs, source, axes, channels_last, placed)
 
 
 def _axes(own: Attributes, taps: Sequence[int], pads: Array | None) -> tuple[Axis, ...]:

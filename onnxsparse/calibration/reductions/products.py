@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsparse.calibration.reductions.placing import Placed
 from onnxsparse.calibration.reductions.reduction import Operand, Reduction, Values, spread
 from onnxsparse.graph.layout import Shape
 from onnxsparse.graph.weights import Use
@@ -49,6 +50,7 @@ class Terms:
 class Product(Reduction):
     """A block for each matrix of a batch."""
 
+    placed: Placed
     source: Operand
     terms: Terms
     factor: float
@@ -72,7 +74,7 @@ class Product(Reduction):
 
     @property
     def _shape(self) -> Shape:
-        return self.uses[0].arrangement.shape
+        return self.placed.shape
 
     @property
     def _dots(self) -> int:
@@ -96,10 +98,18 @@ class Product(Reduction):
         """Axes of the weight; along one of size 1 every activation meets the same numbers."""
         return tuple(axis for axis in self.uses[0].arrangement.group if self._shape[axis] > 1)
 
+    def _read(self, numbers: Array, own: str) -> Array:
+        """Of numbers with these labels those that the weight meets, where it is joined with others."""
+        if self.placed.joined is None:
+            return numbers
+        at = own.find(self._labels(self.placed.joined[:1]))
+        return numbers if at < 0 or numbers.shape[at] == 1 else self.placed.own(numbers, at)
+
     def _blocks(self, numbers: Array, term: str, vector: bool, last: str) -> Iterator[Array]:
         """For each group (positions..., `last`...): views, where memory allows."""
         term = term.replace(self.lone, "") if vector else term
         own, groups = self.terms.spelled(term, numbers.ndim), self._labels(self._groups)
+        numbers = self._read(numbers, own)
         dots = max(len(own) - len(term.replace(DOTS, "")), self._dots)
         result = self.terms.spelled(self.terms.result, dots + len(self.terms.result.replace(DOTS, "")))
         positions = "".join(one for one in result if one not in groups + self._outs)
@@ -122,7 +132,7 @@ def _taken(block: Array, most: int | None, width: int) -> Array:
 # -- from nodes
 
 
-def product(use: Use, source: Operand, terms: Terms, factor: float, result: str, lone: str) -> Reduction:
-    group, out, _, _ = use.shape4
-    outputs = tuple(np.arange(group * out).reshape(group, out))
-    return Product((use,), source.names, result, outputs, source, terms, factor, lone)
+def product(
+    use: Use, placed: Placed, source: Operand, terms: Terms, factor: float, result: str, lone: str
+) -> Reduction:
+    return Product((use,), source.names, result, placed.outputs, placed, source, terms, factor, lone)

@@ -47,6 +47,16 @@ class Reduction(ABC):
         """`result` or its gradient, for each block (positions, outputs of the block); positions as in all rows."""
 
     @property
+    def dense_inputs(self) -> tuple[str, ...]:
+        """Values of the graph that are read of the dense net."""
+        return ()
+
+    @property
+    def takes_bias(self) -> tuple[bool, ...]:
+        """For each block whether one number for each output may be added to the sums of all its rows."""
+        return (True,) * len(self.outputs)
+
+    @property
     def columns(self) -> tuple[slice, ...]:
         """Where the matrix of each use lies in that of the layer."""
         ends = np.cumsum([0, *(use.shape4[2] * use.shape4[3] for use in self.uses)]).tolist()

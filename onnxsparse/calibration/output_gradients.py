@@ -5,9 +5,9 @@
 
 1. The projection is a random one (see `random_projection`): the mean square of its gradients over draws is the mean
    square of the gradients of the outputs, in units of their variance.
-2. Large feeds are taken in pieces of fewer samples, so that gradients of `PIECE` bytes are in memory at once, and some
-   times that for what a training step keeps; each piece and draw has its mapping. Sums of squares over all mappings are
-   those over all samples and draws. A file that fixes how many samples it takes gets its feeds as they are.
+2. There is one mapping for each feed and draw, in this order: sums of squares over all of them are those over all
+   samples and draws. In memory at once are the gradients for one feed and what a training step keeps, some times as
+   much: take feeds of few samples where values are large (see `feed_pieces`).
 3. The engine that was asked for, else onnxruntime-training where it takes the model, otherwise torch. Which it was, and
    why, is told.
 4. Rounding to whole numbers and back counts as if nothing was rounded, and stored whole numbers as the floats that they
@@ -20,19 +20,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from onnx import ModelProto
 
 from onnxsparse.engines.light_model import LightModel
 from onnxsparse.engines.ort import library as ort_library
-from onnxsparse.engines.random_projection import Feed, Projection, projection_of, samples_in
+from onnxsparse.engines.random_projection import Feed, Projection, projection_of
 from onnxsparse.engines.rounding import clip_round_trips, computes_with_integers, dequantize_stored
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, nearest
 from onnxsparse.graph.edit import called, copied, scopes, upstream
 from onnxsparse.math.values import Array
 
 ENGINES = ("auto", "ort", "torch")
-PIECE = 1 << 27
 LIBRARIES = {"ort": "onnxruntime-training", "torch": "torch"}
 WITHOUT = "--sensitivity measured does without"
 ROUNDED = "values that are rounded to whole numbers and back count as if they were not rounded"
@@ -41,7 +39,7 @@ FLOATS = ("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double
 
 @dataclass(frozen=True)
 class OutputGradients:
-    """Gradients to come: each walk over them computes them anew, for each piece of a feed and each draw."""
+    """Gradients to come: each walk over them computes them anew, for each feed and draw."""
 
     engine: str
     """`ort`, `torch`, or nothing where no engine has a gradient of the model."""
@@ -70,7 +68,6 @@ def output_gradients(
     light = LightModel(plain)
     unreached = _no_floats(light, names)
     wanted = [name for name in dict.fromkeys(names) if name not in unreached]
-    feeds = Pieces.of(light, feeds, wanted, axes or {})
     projection = projection_of(light, feeds, draws, seed, axes or {})
     barrier = _barrier(light.proto, projection)
     if barrier or not wanted:
@@ -124,58 +121,6 @@ def _barrier(proto: ModelProto, projection: Projection) -> str:
     nodes = (node for node in proto.graph.node if used & set(node.output) and computes_with_integers(node))
     found = next(nodes, None)
     return f"the model computes with whole numbers, as in {called(found)}" if found is not None else ""
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Feeds in pieces of at most `size` samples; as they are where that is 0."""
-
-    feeds: Iterable[Feed]
-    axes: Mapping[str, int]
-    free: frozenset[str]
-    """The inputs of which the model takes any number of samples."""
-    size: int
-
-    @classmethod
-    def of(cls, model: LightModel, feeds: Iterable[Feed], names: Sequence[str], axes: Mapping[str, int]) -> Pieces:
-        """Pieces of which the values of these names take `PIECE` bytes."""
-        first = next(iter(feeds))
-        declared = {value.name: value.type.tensor_type for value in model.proto.graph.input}
-        free = frozenset(name for name, array in first.items() if _is_free(declared[name], axes.get(name, 0), array))
-        whole, single = cls(feeds, axes, free, 0), cls([first], axes, free, 1)
-        if samples_in(first, axes) == 1 or not free or whole.fixed(first):
-            return whole
-        try:
-            values = model.session(names, optimized=False).run(dict(next(iter(single))))
-        except ModelError:  # it does not take a single sample
-            return whole
-        each = sum(np.asarray(value).nbytes for value in values.values())
-        return cls(feeds, axes, free, max(PIECE // max(each, 1), 1))
-
-    def fixed(self, feed: Feed) -> bool:
-        """Whether the model fixes the number of samples that a feed has, in any of its inputs."""
-        count = samples_in(feed, self.axes)
-        return any(name not in self.free and self._count(name, array) == count for name, array in feed.items())
-
-    def __iter__(self) -> Iterator[Feed]:
-        for feed in self.feeds:
-            count = samples_in(feed, self.axes)
-            for start in range(0, count, self.size or count):
-                yield {name: self._part(name, array, count, start) for name, array in feed.items()}
-
-    def _part(self, name: str, array: Array, count: int, start: int) -> Array:
-        if not self.size or name not in self.free or self._count(name, array) != count:
-            return array
-        every: tuple[slice, ...] = (slice(None),) * self.axes.get(name, 0)
-        return np.ascontiguousarray(array[(*every, slice(start, start + self.size))])
-
-    def _count(self, name: str, array: Array) -> int:
-        return int(array.shape[self.axes.get(name, 0)]) if array.ndim else 0
-
-
-def _is_free(declared: Any, axis: int, array: Array) -> bool:
-    dims = declared.shape.dim
-    return array.ndim > axis and (not declared.HasField("shape") or not dims[axis].dim_value)
 
 
 @dataclass(frozen=True)

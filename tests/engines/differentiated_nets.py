@@ -124,6 +124,22 @@ def dense(last: str = "Sigmoid", kind: int = FLOAT) -> Net:
     return net(nodes, stored, (6,), {"y": ["N", 4]}, ["a", "c"], kind)
 
 
+def wide() -> Net:
+    """Weights so large that they lie apart, one of them in a Constant node; one multiplies from the left."""
+    apart = make_node("Constant", [], ["w2"], value=numpy_helper.from_array(numbers(80, 70, seed=2) / 9))
+    nodes = [
+        apart,
+        make_node("Gemm", ["x", "w1", "b1"], ["a"], transB=1),
+        make_node("Elu", ["a"], ["b"]),
+        make_node("MatMul", ["b", "w2"], ["c"]),
+        make_node("Transpose", ["c"], ["turned"]),
+        make_node("MatMul", ["w3", "turned"], ["d"]),
+        make_node("Transpose", ["d"], ["y"]),
+    ]
+    stored = {"w1": numbers(80, 60, seed=1) / 8, "b1": numbers(80, seed=3), "w3": numbers(65, 70, seed=4)}
+    return net(nodes, stored, (60,), {"y": ["N", 65]}, ["a", "c", "d"])
+
+
 def sequences() -> Net:
     """An LSTM behind a dense layer."""
     nodes = [
@@ -207,6 +223,7 @@ NETS: dict[str, Callable[[], Net]] = {
     "dense": dense,
     "plain outputs": lambda: dense("Neg"),
     "sequences": sequences,
+    "wide": wide,
 }
 
 

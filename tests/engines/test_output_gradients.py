@@ -9,6 +9,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node, make_tensor_value_info
 
+from onnxsparse.calibration import feed_pieces
+from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.engines.light_model import LightModel
 from onnxsparse.engines.ort import differentiation, library
@@ -237,3 +239,15 @@ def test_outputs_that_do_not_vary_are_an_error_or_a_note() -> None:
     assert any("'small' is the same for all samples" in note for note in gradients.notes)
     with refusing(ModelError):
         output_gradients(own.proto, ["a"], [{"x": np.zeros((4, 6), np.float32)}])
+
+
+def test_large_feeds_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = images()
+    feeds = own.feeds(5, 4)
+    assert [len(one["x"]) for one in in_pieces(own.proto, feeds)] == [5, 4]
+    monkeypatch.setattr(feed_pieces, "KEPT", 1 << 15)  # what three samples need
+    pieces = list(in_pieces(own.proto, feeds))
+    assert [len(one["x"]) for one in pieces] == [3, 2, 3, 1]
+    np.testing.assert_array_equal(np.concatenate([one["x"] for one in pieces[:2]]), feeds[0]["x"])
+    own.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
+    assert [len(one["x"]) for one in in_pieces(own.proto, feeds[:1])] == [5]

@@ -67,7 +67,8 @@ def reduction_of(uses: Sequence[Use], stored: Values | None = None) -> Reduction
         return recurrent(sorted(uses, key=lambda use: use.slot), found[0], stored or {})
     if len(uses) > 1:
         return "two inputs of its node are weights"
-    make = _MAKERS.get((first.source.domain.replace("ai.onnx", ""), first.op))
+    domain = first.source.domain
+    make = _MAKERS.get(("" if domain == "ai.onnx" else domain, first.op))
     return make(_Node(first, found[0], stored or {})) if make else f"what {first.op} sums up is not known here"
 
 

@@ -252,6 +252,28 @@ def test_einsum(equation: str, left: Any, right: Any) -> None:
     assert found
 
 
+@given(st.lists(st.sampled_from(["position", "input", "output", "group"]), min_size=2, max_size=6), st.data())
+@settings(max_examples=150)
+def test_einsums_of_any_axes(roles: list[str], data: Any) -> None:
+    """Every operand and the result have their axes in an order of their own."""
+    roles = ["input", "output", *roles]
+    labels, sizes = "abcdefgh"[: len(roles)], data.draw(st.lists(st.integers(1, 3), min_size=8, max_size=8))
+    inside = {
+        "w": ("input", "output", "group"),
+        "x": ("input", "position", "group"),
+        "y": ("position", "output", "group"),
+    }
+    terms = {
+        name: "".join(data.draw(st.permutations([one for one, role in zip(labels, roles) if role in kinds])))
+        for name, kinds in inside.items()
+    }
+    arrays = {name: drawn(*(sizes[labels.index(one)] for one in terms[name])) for name in ("w", "x")}
+    names = data.draw(st.permutations(["w", "x"]))
+    equation = f"{terms[names[0]]},{terms[names[1]]}->{terms['y']}"
+    node = make_node("Einsum", names, ["y"], equation=equation)
+    holds(node, {"x": arrays["x"]}, {"w": arrays["w"]})
+
+
 # -- integers
 
 

@@ -65,8 +65,8 @@ class Recurrent(Reduction):
 
     @property
     def dense_inputs(self) -> tuple[str, ...]:
-        read = [self.states, self.names[INITIAL]]
-        if any(part == RESET for _, part in self.blocks):
+        read = [self.states, self.names[INITIAL]] if self._with_states else []
+        if self._with_states and any(part == RESET for _, part in self.blocks):
             read += [self.names[place] for place in (X, W, R, B)]
         return tuple(name for name in read if name and name not in self.stored)
 
@@ -87,7 +87,13 @@ class Recurrent(Reduction):
     def by_output(self, value: Array) -> Sequence[Array]:
         raise TypeError("the sums of a recurrent layer are no value of the graph")
 
+    @property
+    def _with_states(self) -> bool:
+        return any(use.slot == R for use in self.uses)
+
     def _block(self, direction: int, part: str, inputs: Array, steps: Steps, dense: Values) -> Array:
+        if not self._with_states:
+            return inputs
         hidden = self._before(direction, steps, dense)
         if part == RESET:
             hidden = hidden * self._reset(direction, hidden, steps, dense)
@@ -139,7 +145,8 @@ class Recurrent(Reduction):
 def recurrent(uses: Sequence[Use], placed: Placed, stored: Values) -> Reduction | str:
     """The uses of W and R of one node, which lie in the same place."""
     node, options = uses[0].source, attributes(uses[0].source)
-    if not node.output or not node.output[0]:
+    states = next(iter(node.output), "")
+    if not states and any(use.slot == R for use in uses):
         return f"the states of all steps of its {node.op_type}, the first output, have no name"
     names = (*node.input, *[""] * 6)[:6]
     towards = str(options.get("direction", "forward"))
@@ -150,7 +157,7 @@ def recurrent(uses: Sequence[Use], placed: Placed, stored: Values) -> Reduction 
     blocks = _blocks(node.op_type, options, _hidden(uses, node.op_type, options), placed)
     given = tuple(name for name in (names[X], names[LENGTHS]) if name and name not in stored)
     return Recurrent(
-        tuple(uses), given, "", tuple(outputs for _, _, outputs in blocks), names, node.output[0],
+        tuple(uses), given, "", tuple(outputs for _, _, outputs in blocks), names, states,
         tuple((direction, part) for direction, part, _ in blocks), backward, resets,
         options.get("layout", 0) == 1, stored,
     )  # fmt: skip

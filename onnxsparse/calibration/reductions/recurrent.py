@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.calibration.reductions.placing import Placed
-from onnxsparse.calibration.reductions.reduction import Reduction, Values
+from onnxsparse.calibration.reductions.reduction import Reduction, Values, array_of
 from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.weights import Use
 from onnxsparse.math.values import Array
@@ -75,11 +75,11 @@ class Recurrent(Reduction):
         return tuple(part != APART or len(self.uses) == 1 for _, part in self.blocks)
 
     def rows(self, values: Values, dense: Values | None = None, most: int | None = None) -> Sequence[Array]:
-        dense = {**self.stored, **(values if dense is None else dense)}
+        dense = values if dense is None else dense
         x = self._batch_first(values[self.names[X]])
         lengths = np.full(len(x), x.shape[1])
         if self.names[LENGTHS]:
-            lengths = np.asarray({**self.stored, **values}[self.names[LENGTHS]]).astype(np.int64)
+            lengths = array_of(self.names[LENGTHS], self.stored, values).astype(np.int64)
         steps = Steps.of(lengths, most)
         inputs = x[steps.sample, steps.step]
         return [self._block(direction, part, inputs, steps, dense) for direction, part in self.blocks]
@@ -122,7 +122,8 @@ class Recurrent(Reduction):
         found = states[steps.sample, np.where(first, 0, earlier)]
         found[first] = 0
         if self.names[INITIAL]:
-            initial = np.take(dense[self.names[INITIAL]], direction, 1 if self.batch_first else 0)
+            given = array_of(self.names[INITIAL], self.stored, dense)
+            initial = np.take(given, direction, 1 if self.batch_first else 0)
             found[first] = initial[steps.sample[first]]
         return found
 
@@ -131,10 +132,10 @@ class Recurrent(Reduction):
         size = hidden.shape[1]
         gate = slice(size, 2 * size)
         x = self._batch_first(dense[self.names[X]])[steps.sample, steps.step]
-        w, r = (np.asarray(dense[self.names[place]][direction, gate], np.float32) for place in (W, R))
+        w, r = (array_of(self.names[at], self.stored, dense)[direction, gate].astype(np.float32) for at in (W, R))
         sums = x @ w.T + hidden @ r.T
         if self.names[B]:
-            bias = np.asarray(dense[self.names[B]][direction], np.float32)
+            bias = array_of(self.names[B], self.stored, dense)[direction].astype(np.float32)
             sums += bias[gate] + bias[3 * size :][gate]
         return self.resets[direction](sums)
 

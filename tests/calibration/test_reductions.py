@@ -115,8 +115,12 @@ def test_convolutions(case: Any) -> None:
     attributes, weight, image = case
     pads, rank = attributes.get("pads", [0] * 6), len(image) - 2
     padded = [size + pads[at] + pads[at + rank] for at, size in enumerate(image[2:])]
-    fits = all(have >= need for have, need in zip(padded, spans(attributes, weight[2:])))
-    assume(fits or attributes.get("auto_pad", "").startswith("SAME"))
+    if attributes.get("auto_pad", "").startswith("SAME"):
+        steps = [(-(-size // stride) - 1) * stride for size, stride in zip(image[2:], attributes["strides"])]
+        # where padding would be less than nothing, onnxruntime 1.19 is not as the standard
+        assume(all(step + tap - size >= -1 for step, tap, size in zip(steps, weight[2:], image[2:])))
+    else:
+        assume(all(have >= need for have, need in zip(padded, spans(attributes, weight[2:]))))
     holds(make_node("Conv", ["x", "w"], ["y"], **attributes), {"x": drawn(*image)}, {"w": drawn(*weight, seed=1)})
 
 

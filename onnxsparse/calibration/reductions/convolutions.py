@@ -46,7 +46,7 @@ class Axis:
         first, last = self.pads
         if self.auto_pad.startswith("SAME"):
             total = (-(-size // self.stride) - 1) * self.stride + self.span + 1 - size
-            first, last = self._shared(total)  # below zero, too: onnxruntime leaves out inputs at the ends
+            first, last = self._shared(max(total, 0))  # onnxruntime 1.19 leaves out inputs where it is below -1
         return -first, first + size + last
 
     def turned(self, size: int) -> tuple[int, int]:
@@ -62,8 +62,8 @@ class Axis:
         return first - self.span, length + self.span
 
     def _shared(self, total: int) -> tuple[int, int]:
-        half = int((total if self.auto_pad == "SAME_UPPER" else total + 1) / 2)
-        return half, total - half
+        small, large = total // 2, total - total // 2
+        return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
 
 
 @dataclass(frozen=True, eq=False)

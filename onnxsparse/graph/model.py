@@ -271,6 +271,11 @@ class Model:
             self._fill(tensor, edited)
         return proto
 
+    def complete(self, proto: ModelProto) -> None:
+        """Fill in, in place, the numbers of a part of the model that was put together from its nodes and tensors."""
+        for tensor in every_tensor(proto):
+            self._fill(tensor, {})
+
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Undo at the end what is done inside to numbers and metadata, so that one walk serves several results.

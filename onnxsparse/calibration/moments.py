@@ -1,0 +1,113 @@
+"""Moments of what comes into the layers of a model, collected batch by batch, dense or from a pruned net beside it.
+
+A recurrent layer takes its inputs from the pruned net and its hidden states from the dense one. A tensor that several
+nodes read has the moments of all: of its first node with the inputs of the pruned net, of the others with those of the
+dense one, since those nodes have not run in the pruned net when the tensor is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.calibration.sensitivity import Probe, Sensitivity
+from onnxsparse.calibration.statistics import LayerMoments
+from onnxsparse.calibration.streams import Cut, Store, Stream
+from onnxsparse.math.values import Array
+from onnxsparse.solvers.quadratic import Quadratic
+
+Feed = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The batches of a calibration; the last `held` of them judge what the others fit."""
+
+    feeds: Sequence[Feed]
+    sizes: Sequence[int] = ()
+    """How many samples each batch has."""
+    held: int = 0
+
+    def is_held(self, number: int) -> bool:
+        return number >= len(self.feeds) - self.held
+
+
+class Moments:
+    """The moments of each block of a layer: of the samples that fit, and of those that judge."""
+
+    def __init__(self, layer: CalibratedLayer, probe: Probe | None = None) -> None:
+        self._layer, self.probe = layer, probe
+        self._outputs, width = layer.reductions[0].outputs, layer.shape[1]
+        self._fit = [LayerMoments(width, len(rows)) for rows in self._outputs]
+        self._held = [LayerMoments(width, len(rows)) for rows in self._outputs]
+        self._matrix = layer.matrix().astype("float32")
+
+    def add(self, which: int, batch: int, inputs: Feed, dense: Feed, held: bool) -> None:
+        """One batch of one of its nodes: the values before it in the net that is pruned, and in the dense one."""
+        reduction = self._layer.reductions[which]
+        wanted = reduction.rows(dense, dense)
+        rows = wanted if inputs is dense else reduction.rows(inputs, dense)
+        for place, outputs in enumerate(self._outputs):
+            found = self._held[place] if held else self._fit[place]
+            found.add(rows[place], wanted[place] @ self._matrix[outputs].T)
+        if self.probe is not None:
+            self.probe.take(which, batch, rows)
+
+    def merge(self, other: Moments) -> None:
+        for own, more in zip([*self._fit, *self._held], [*other._fit, *other._held]):
+            own.merge(more)
+
+    def fit(self) -> list[Quadratic]:
+        return self._quadratics(self._fit)
+
+    def held(self) -> list[Quadratic]:
+        """Those that judge; none where no samples are held out."""
+        return self._quadratics(self._held) if any(one.count for one in self._held) else []
+
+    def _quadratics(self, moments: Sequence[LayerMoments]) -> list[Quadratic]:
+        taken = self._layer.reductions[0].takes_bias
+        biased = [self._layer.bias is not None and one for one in taken]
+        return [Quadratic.of(outputs, one, own) for outputs, one, own in zip(self._outputs, moments, biased)]
+
+
+def dense_moments(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    store: Store,
+    later: bool = False,
+    sensitivity: Sensitivity | None = None,
+) -> Iterator[tuple[CalibratedLayer, Moments]]:
+    """The moments of layers in the dense net, each as soon as its last node is met.
+
+    `later`: of all nodes of a layer but the first alone, and of no other layers. With a sensitivity they have probes.
+    """
+    stream, found = Stream(cut, samples.feeds, store), dict[CalibratedLayer, Moments]()
+    events = [(place, number, which) for number, one in enumerate(layers) for which, place in enumerate(one.places)]
+    first = {number: layer.places.index(layer.place) for number, layer in enumerate(layers)}
+    for place, number, which in sorted(events):
+        layer = layers[number]
+        if later and which == first[number]:
+            continue
+        if layer not in found:
+            found[layer] = Moments(layer, None if sensitivity is None else Probe(layer, sensitivity, samples.sizes))
+        moments = found[layer]
+        reduction = layer.reductions[which]
+        for batch, values in enumerate(stream.values([*reduction.inputs, *reduction.dense_inputs])):
+            moments.add(which, batch, values, values, samples.is_held(batch))
+        if place == max(layer.places):
+            yield layer, found.pop(layer)
+
+
+def swept_moments(layer: CalibratedLayer, dense: Stream, pruned: Stream, samples: Samples) -> Moments:
+    """The moments of a layer at its first node: what the net pruned so far gives it, against the dense net."""
+    which, moments = layer.places.index(layer.place), Moments(layer)
+    reduction = layer.reductions[which]
+    names = [*reduction.inputs, *reduction.dense_inputs]
+    for batch, (own, other) in enumerate(zip(pruned.values(reduction.inputs), dense.values(names))):
+        moments.add(which, batch, own, other, samples.is_held(batch))
+    return moments
+
+
+__all__ = ["Moments", "Samples", "dense_moments", "swept_moments"]

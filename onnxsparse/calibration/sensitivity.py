@@ -1,0 +1,118 @@
+"""Sensitivity: how much each output of each layer matters to the outputs of the model, by gradients of the dense net.
+
+The gradient g of a random projection of the outputs, with respect to what a layer gives, says of a small error d there
+that the outputs move by the sum of g d. From it come
+
+    S_o = E sum over positions of g_o^2             how much an output counts among those of its layer
+    E (sum over outputs and positions of g d)^2     what an error of the whole layer does: one that is alike in many
+                                                    positions counts for more than one that is not
+
+in units of the outputs' variance. Both are means over samples and draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.math.values import Array
+
+PROBED, PROBE_BYTES = 64, 1 << 28
+"""Of so many of the first samples gradients are kept, if they take no more than this; of one batch at least."""
+
+Blocks = Sequence[Array]
+"""Gradients of one node for one batch, for each block of its layer (positions, outputs)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """What gradients say of layers. A layer that none reaches is in neither mapping."""
+
+    rows: Mapping[CalibratedLayer, Array] = field(default_factory=dict)
+    probes: Mapping[tuple[CalibratedLayer, int], Sequence[Sequence[Blocks]]] = field(default_factory=dict)
+    """By layer and node: for each of the first batches the gradients of each draw."""
+    unreached: Mapping[str, str] = field(default_factory=dict)
+    """By value that a layer gives: why no gradient comes to it."""
+    engine: str = ""
+    notes: Sequence[str] = ()
+
+
+def sensitivity_of(
+    layers: Sequence[CalibratedLayer],
+    gradients: Iterable[Mapping[str, Array]],
+    sizes: Sequence[int],
+    draws: int,
+) -> Sensitivity:
+    """Sum gradients up as they come: of each batch, one mapping for each draw; `sizes` are the samples of batches."""
+    nodes = {one.result: (layer, which) for layer in layers for which, one in enumerate(layer.reductions) if one.result}
+    rows = {layer: np.zeros(layer.shape[0]) for layer in layers}
+    probes: dict[tuple[CalibratedLayer, int], list[list[Blocks]]] = {}
+    reached, left, total = set[CalibratedLayer](), PROBE_BYTES, max(sum(sizes), 1)
+    for number, found in enumerate(gradients):
+        batch, draw = divmod(number, draws)
+        probing = batch == 0 or (left > 0 and sum(sizes[: batch + 1]) <= PROBED)
+        for name, gradient in found.items():
+            layer, which = nodes[name]
+            blocks = layer.reductions[which].by_output(gradient)
+            reached.add(layer)
+            for outputs, block in zip(layer.reductions[which].outputs, blocks):
+                rows[layer][outputs] += np.square(block, dtype=np.float64).sum(axis=0) / (draws * total)
+            if probing:
+                left -= gradient.nbytes
+                kept = probes.setdefault((layer, which), [])
+                kept.extend([] for _ in range(batch + 1 - len(kept)))
+                kept[batch].append([np.ascontiguousarray(block) for block in blocks])
+        assert draw < draws
+    alive = {layer: rows[layer] for layer in layers if layer in reached and rows[layer].any()}
+    return Sensitivity(alive, {key: kept for key, kept in probes.items() if key[0] in alive})
+
+
+@dataclass(eq=False)
+class Probe:
+    """The inputs of a layer, of batches whose gradients are kept: what new weights do to the outputs of the model."""
+
+    layer: CalibratedLayer
+    sensitivity: Sensitivity
+    sizes: Sequence[int]
+    inputs: dict[int, list[Blocks]] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> bool:
+        return (self.layer, 0) in self.sensitivity.probes
+
+    def take(self, which: int, batch: int, rows: Blocks) -> None:
+        """The rows of one batch at one node."""
+        gradients = self.sensitivity.probes.get((self.layer, which), ())
+        if batch < len(gradients):
+            self.inputs.setdefault(which, []).append(rows)
+
+    def moved(self, change: Array, bias: Array) -> float:
+        """By how much the outputs move when the matrix changes and something is added to each output, squared."""
+        change, bias, total, count = change.astype(np.float32), bias.astype(np.float32), 0.0, 0
+        for batch in range(len(self.inputs.get(0, ()))):
+            draws = len(self.sensitivity.probes[self.layer, 0][batch])
+            for draw in range(draws):
+                moves = sum(
+                    self._projected(which, batch, draw, change, bias)
+                    for which in self.inputs
+                    if batch < len(self.inputs[which])
+                )
+                total += float(np.square(moves).sum())
+                count += self.sizes[batch]
+        return total / max(count, 1)
+
+    def _projected(self, which: int, batch: int, draw: int, change: Array, bias: Array) -> Array:
+        """The sum of gradient times change, of every sample."""
+        found = np.zeros(self.sizes[batch])
+        outputs = self.layer.reductions[which].outputs
+        gradients = self.sensitivity.probes[self.layer, which][batch][draw]
+        for rows, gradient, own in zip(self.inputs[which][batch], gradients, outputs):
+            products = np.einsum("po,po->p", rows @ change[own].T + bias[own], gradient, dtype=np.float64)
+            found += products.reshape(self.sizes[batch], -1).sum(axis=1)
+        return found
+
+
+__all__ = ["Probe", "Sensitivity", "sensitivity_of"]

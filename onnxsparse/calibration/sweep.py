@@ -1,0 +1,127 @@
+"""The sweep through a model: layer by layer in the order of the graph, masks are chosen and the kept weights refitted.
+
+1. The inputs of a layer are those that the net pruned so far gives it; its outputs are held to those of the dense net.
+2. Statistics are additive moments, collected batch by batch; no activation is kept but what later nodes read.
+3. Some batches are held out: where the refitted layer is worse on them than the same mask without a refit, the dense
+   numbers stay under the mask, and its row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.calibration.moments import Samples, dense_moments, swept_moments
+from onnxsparse.calibration.sensitivity import Sensitivity
+from onnxsparse.calibration.streams import Cut, Store, Stream
+from onnxsparse.math.values import Array
+from onnxsparse.solvers.choosing import goals
+from onnxsparse.solvers.quadratic import Quadratic, mean_errors
+from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+
+RIDGE = 1e-2
+"""Of the mean of the diagonal of a layer's Gram matrix: how much the refit holds to the dense weights."""
+FLOOR = 1e-6
+"""Outputs that vary less than such a part of the one that varies most count as if they varied so much."""
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """One layer after the sweep. Errors are those of its outputs, as shares of what they vary."""
+
+    layer: CalibratedLayer
+    masks: Mapping[str, Array]
+    """What is kept of each weight, flat in stored order."""
+    error: float
+    unfitted: float
+    """The error of the same mask over the dense numbers."""
+    fell_back: bool
+    solved: tuple[str, ...]
+
+
+class Sweep:
+    """A sweep on its way: both nets, and the new numbers so far, by the name of the stored tensor."""
+
+    def __init__(
+        self,
+        cut: Cut,
+        layers: Sequence[CalibratedLayer],
+        samples: Samples,
+        sensitivity: Sensitivity,
+        store: Store,
+    ) -> None:
+        self._samples, self._sensitivity = samples, sensitivity
+        self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store)
+        several = [layer for layer in layers if len(layer.places) > 1]
+        self._later = dict(dense_moments(cut, several, samples, store, later=True)) if several else {}
+
+    @property
+    def numbers(self) -> Mapping[str, Array]:
+        """The new numbers, in the type of the tensor."""
+        return self._pruned.replaced
+
+    def layer(self, layer: CalibratedLayer, drops: Sequence[int]) -> Swept:
+        """Prune one layer by so many units of each of its weights, and refit it."""
+        moments = swept_moments(layer, self._dense, self._pruned, self._samples)
+        if layer in self._later:
+            moments.merge(self._later.pop(layer))
+        problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer))
+        fitted = last(rounds(problem, goals([one.part for one in layer.parts], drops)))
+        judged = moments.held() or problem.blocks
+        plain, still = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense))
+        choices = [(fitted.rows, problem.bias(fitted.rows)), (plain, still)]
+        costs = [_cost(problem, judged, rows, bias) for rows, bias in choices]
+        fell_back = not costs[0] <= costs[1]
+        rows, bias = choices[fell_back]
+        self._put(layer, rows, bias)
+        masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
+        whole = _cost(problem, judged, np.zeros_like(rows), problem.bias(np.zeros_like(rows))) or 1.0
+        solved = tuple(dict.fromkeys(one.name for one in problem.refits))
+        return Swept(layer, masks, costs[fell_back] / whole, costs[1] / whole, fell_back, solved)
+
+    def _put(self, layer: CalibratedLayer, rows: Array, bias: Array) -> None:
+        for one in layer.parts:
+            tensor = one.weight.tensor
+            self._set(tensor.name, one.stored(rows[:, one.part.columns]).reshape(tensor.shape), tensor.kind)
+        if layer.bias is not None:
+            held = layer.bias.tensor
+            before = self._pruned.replaced.get(held.name, held.read().reshape(held.shape))
+            self._set(held.name, layer.bias.moved(before, bias), held.kind)
+
+    def _set(self, name: str, array: Array, kind: str) -> None:
+        self._pruned.replaced[name] = in_kind(array, kind)
+
+
+def in_kind(array: Array, kind: str) -> Array:
+    """Numbers in the type that a tensor stores; those of bfloat16 as their bits, rounded to nearest, ties to even."""
+    if kind != "bfloat16":
+        return np.ascontiguousarray(array.astype(kind))
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
+def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array) -> float:
+    return float(problem.sensitivity @ mean_errors(blocks, rows, bias))
+
+
+def last(found: Iterable[Fitted]) -> Fitted:
+    """The end of the rounds."""
+    *_, end = found
+    return end
+
+
+def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None) -> Layer:
+    """A layer as numbers; without a sensitivity every output counts by what it varies."""
+    if sensitivity is None:
+        energy = np.zeros(layer.shape[0])
+        for block in blocks:
+            energy[block.outputs] += block.energy
+        sensitivity = 1.0 / np.maximum(energy, FLOOR * energy.max(initial=0.0) or 1.0)
+    return Layer(layer.matrix(), blocks, sensitivity, RIDGE)
+
+
+__all__ = ["Sweep", "Swept", "in_kind", "last", "problem_of"]

@@ -1,0 +1,92 @@
+"""The mean square error of a layer's outputs as a function of its weights, from additive moments of its inputs.
+
+For one block of a layer (a group of a convolution, a direction of a recurrent layer) with inputs x, as the pruned net
+gives them, and the outputs y that are wanted, those of the dense net, the error of an output with weights w is
+
+    E (w x - y)^2  =  w G w - 2 w c + e        G = E x x^T,  c = E x y,  e = E y^2
+
+Where a layer has a bias the moments are taken about their means: the bias is E y - w E x then, whatever w is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from onnxsparse.math.values import Array
+
+
+class Sums(Protocol):
+    """Additive moments of one block, as they are collected: see `calibration.statistics.LayerMoments`."""
+
+    gram: Array
+    cross: Array
+    sum_x: Array
+    sum_y: Array
+    square_y: Array
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """The error of some outputs of a layer: `outputs` are their rows in its matrix."""
+
+    outputs: Array
+    gram: Array  # (K, K)
+    cross: Array  # (K, outputs)
+    energy: Array  # (outputs,)
+    mean_x: Array  # (K,), zeros where there is no bias
+    mean_y: Array  # (outputs,)
+    biased: bool
+    count: int
+
+    @classmethod
+    def of(cls, outputs: Array, sums: Sums, biased: bool) -> Quadratic:
+        """From sums over positions."""
+        count = max(sums.count, 1)
+        gram, cross, energy = sums.gram / count, sums.cross / count, sums.square_y / count
+        mean_x, mean_y = sums.sum_x / count, sums.sum_y / count
+        if not biased:
+            return cls(outputs, gram, cross, energy, np.zeros_like(mean_x), np.zeros_like(mean_y), False, sums.count)
+        gram = gram - np.outer(mean_x, mean_x)
+        cross = cross - np.outer(mean_x, mean_y)
+        energy = np.maximum(energy - np.square(mean_y), 0.0)
+        return cls(outputs, gram, cross, energy, mean_x, mean_y, True, sums.count)
+
+    def errors(self, rows: Array, bias: Array | None = None) -> Array:
+        """The mean square error of each of its outputs; with the bias that is best for these rows, or a given one."""
+        product = rows @ self.gram
+        found = np.einsum("ok,ok->o", product, rows) - 2 * np.einsum("ok,ko->o", rows, self.cross) + self.energy
+        if bias is not None and self.biased:
+            found = found + np.square(self.bias(rows) - bias)
+        least: Array = np.maximum(found, 0.0)
+        return least
+
+    def bias(self, rows: Array) -> Array:
+        """The bias that is best with these rows."""
+        found: Array = self.mean_y - rows @ self.mean_x
+        return found
+
+    def ridge(self, share: float) -> float:
+        """What is added to the diagonal: a share of its mean."""
+        mean = float(np.trace(self.gram)) / max(len(self.gram), 1)
+        return share * mean if mean > 0 else share
+
+    @property
+    def finite(self) -> bool:
+        return bool(np.isfinite(self.gram).all() and np.isfinite(self.cross).all())
+
+
+def mean_errors(blocks: Iterable[Quadratic], rows: Array, bias: Array | None = None) -> Array:
+    """The error of every row of a layer."""
+    found = np.zeros(len(rows))
+    for block in blocks:
+        own = None if bias is None else bias[block.outputs]
+        found[block.outputs] += block.errors(rows[block.outputs], own)
+    return found
+
+
+__all__ = ["Quadratic", "Sums", "mean_errors"]

@@ -1,17 +1,20 @@
 """Sensitivity curves: what each layer alone costs the outputs of the model when less and less of it is kept.
 
 On the inputs of the dense net every layer is pruned further and further, each time refitted. What the error that is
-left does to the outputs of the model, by the gradients of these, is a point of its curve.
+left does to the outputs of the model is a point of its curve: by the gradients of these, or, for layers that no gradient
+comes to, by a run of the rest of the model. Both are in one unit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property, partial
 
 import numpy as np
 
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.calibration.measured import Measure
 from onnxsparse.calibration.moments import Moments, Samples, dense_moments
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store
@@ -39,21 +42,38 @@ def curves_of(
     store: Store,
 ) -> list[Curve]:
     """The curve of each layer, in their order."""
-    found = {}
+    found, measured = dict[CalibratedLayer, Curve](), Measured(cut, samples, store)
     for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
         problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
         parts = [one.part for one in layer.parts]
         shares = shares_of(layer.shape[1])
-        errors = [_error(problem, moments, fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
+        predicted = moments.probe is not None and moments.probe.wanted
+        error = partial(_predicted, problem, moments) if predicted else partial(measured, layer, problem)
+        errors = [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
         found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
     return [found[layer] for layer in layers]
 
 
-def _error(problem: Layer, moments: Moments, fitted: Fitted) -> float:
-    """What a layer under a mask does to the outputs of the model."""
-    if moments.probe is None or not moments.probe.wanted:
-        return problem.cost(fitted.rows)
+def _predicted(problem: Layer, moments: Moments, fitted: Fitted) -> float:
+    """What a layer under a mask does to the outputs of the model, by gradients."""
+    assert moments.probe is not None
     return moments.probe.moved(fitted.rows - problem.dense, problem.bias(fitted.rows))
+
+
+class Measured:
+    """What layers under a mask do to the outputs of the model, by forward runs. Those of the dense net are made with
+    the first."""
+
+    def __init__(self, cut: Cut, samples: Samples, store: Store) -> None:
+        self._given = cut, samples, store
+
+    @cached_property
+    def measure(self) -> Measure:
+        return Measure(*self._given)
+
+    def __call__(self, layer: CalibratedLayer, problem: Layer, fitted: Fitted) -> float:
+        numbers = layer.numbers(fitted.rows, problem.bias(fitted.rows), {})
+        return self.measure.moved(layer.place, numbers)
 
 
 def _size(parts: Sequence[Part]) -> int:

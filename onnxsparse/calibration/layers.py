@@ -116,6 +116,27 @@ class CalibratedLayer:
     def matrix(self) -> Array:
         return np.concatenate([one.matrix() for one in self.parts], axis=1)
 
+    def numbers(self, rows: Array, bias: Array, before: Mapping[str, Array]) -> dict[str, Array]:
+        """Its stored tensors, by name and in their types, when its matrix is `rows` and something is added to each
+        output; `before` are tensors that changed already."""
+        tensors = [one.weight.tensor for one in self.parts]
+        stored = [one.stored(rows[:, one.part.columns]) for one in self.parts]
+        found = {held.name: in_kind(own.reshape(held.shape), held.kind) for held, own in zip(tensors, stored)}
+        if self.bias is not None:
+            held = self.bias.tensor
+            old = before.get(held.name, held.read().reshape(held.shape))
+            found[held.name] = in_kind(self.bias.moved(old, bias), held.kind)
+        return found
+
+
+def in_kind(array: Array, kind: str) -> Array:
+    """Numbers in the type that a tensor stores; those of bfloat16 as their bits, rounded to nearest, ties to even."""
+    if kind != "bfloat16":
+        return np.ascontiguousarray(array.astype(kind))
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
+
 
 @dataclass(frozen=True, eq=False)
 class Layers:
@@ -268,4 +289,4 @@ def _first(node: NodeProto) -> str:
     return next((name for name in node.output if name), "")
 
 
-__all__ = ["Bias", "CalibratedLayer", "Layers", "WeightPart", "layers_of"]
+__all__ = ["Bias", "CalibratedLayer", "Layers", "WeightPart", "in_kind", "layers_of"]

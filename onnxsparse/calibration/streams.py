@@ -137,6 +137,18 @@ class Stream:
         self.replaced: dict[str, Array] = {}
         self._kept = [{name: store.put(np.asarray(array)) for name, array in feed.items()} for feed in feeds]
 
+    @property
+    def done(self) -> int:
+        """How many nodes have run."""
+        return self._done
+
+    def fork(self, replaced: Mapping[str, Array]) -> Stream:
+        """All batches from here on with other numbers; what is kept so far is shared, and stays."""
+        fork = Stream(self.cut, (), Shared(self._store))
+        fork._done, fork.replaced = self._done, {**self.replaced, **replaced}
+        fork._kept = [dict(kept) for kept in self._kept]
+        return fork
+
     def values(self, names: Sequence[str]) -> Iterator[dict[str, Array]]:
         """Some values, batch by batch; the nodes before them have run then, as the model is now."""
         self.run_to(max((self.cut.place.get(name, -1) for name in names), default=-1) + 1, names)
@@ -216,6 +228,20 @@ class Store:
             os.unlink(kept)
         else:
             self._left += kept.nbytes
+
+
+class Shared(Store):
+    """Reads what another store keeps; its own values are in memory, and go with the last that reads them."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def get(self, kept: Array | str) -> Array:
+        return self._store.get(kept)
+
+    def drop(self, kept: Array | str) -> None:
+        """Nothing: it may be of the other."""
 
 
 __all__ = ["Constants", "Cut", "Store", "Stream"]

@@ -76,32 +76,11 @@ class Sweep:
         costs = [_cost(problem, judged, rows, bias) for rows, bias in choices]
         fell_back = not costs[0] <= costs[1]
         rows, bias = choices[fell_back]
-        self._put(layer, rows, bias)
+        self._pruned.replaced.update(layer.numbers(rows, bias, self._pruned.replaced))
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
         whole = _cost(problem, judged, np.zeros_like(rows), problem.bias(np.zeros_like(rows))) or 1.0
         solved = tuple(dict.fromkeys(one.name for one in problem.refits))
         return Swept(layer, masks, costs[fell_back] / whole, costs[1] / whole, fell_back, solved)
-
-    def _put(self, layer: CalibratedLayer, rows: Array, bias: Array) -> None:
-        for one in layer.parts:
-            tensor = one.weight.tensor
-            self._set(tensor.name, one.stored(rows[:, one.part.columns]).reshape(tensor.shape), tensor.kind)
-        if layer.bias is not None:
-            held = layer.bias.tensor
-            before = self._pruned.replaced.get(held.name, held.read().reshape(held.shape))
-            self._set(held.name, layer.bias.moved(before, bias), held.kind)
-
-    def _set(self, name: str, array: Array, kind: str) -> None:
-        self._pruned.replaced[name] = in_kind(array, kind)
-
-
-def in_kind(array: Array, kind: str) -> Array:
-    """Numbers in the type that a tensor stores; those of bfloat16 as their bits, rounded to nearest, ties to even."""
-    if kind != "bfloat16":
-        return np.ascontiguousarray(array.astype(kind))
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return rounded
 
 
 def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array) -> float:
@@ -124,4 +103,4 @@ def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity:
     return Layer(layer.matrix(), blocks, sensitivity, RIDGE)
 
 
-__all__ = ["Sweep", "Swept", "in_kind", "last", "problem_of"]
+__all__ = ["Sweep", "Swept", "last", "problem_of"]

@@ -35,6 +35,7 @@ from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 
 SENSITIVITY = "sensitivity"
+GRADIENTS, MEASURED = "gradients", "measured"
 SAMPLES, DRAWS = 256, 2
 HELD = 8
 """One batch in so many is held out, and judges."""
@@ -59,7 +60,7 @@ class Asked:
     samples: int = SAMPLES
     seed: int = 0
     allocation: str | None = None
-    sensitivity: str = "gradients"
+    sensitivity: str = GRADIENTS
     engine: str = "auto"
 
 
@@ -68,7 +69,8 @@ def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder:
     data = open_data(asked.data, fields_of(model, axes), None, False, None)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
-        calibration = Calibration(model, plan, batches_of(feeds), partial(_by_gradients, model, asked, axes), folder)
+        find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else _measured
+        calibration = Calibration(model, plan, batches_of(feeds), find, folder)
         sparsity, pattern = plan.rule.sparsity, plan.rule.pattern
         by_curves = asked.allocation in (None, SENSITIVITY) and sparsity is not None and pattern is not None
         if by_curves and sparsity is not None:
@@ -92,6 +94,11 @@ def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples
     )
     known = sensitivity_of(layers.layers, found, batches.sizes, DRAWS)
     return replace(known, unreached=found.unreached, engine=found.engine, notes=tuple(found.notes))
+
+
+def _measured(batches: Samples, layers: Layers) -> Sensitivity:
+    """Nothing is known without gradients: curves are measured then, and outputs count by what they vary."""
+    return Sensitivity()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.layers import RECURRENT, Layers, layers_of
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
-from onnxsparse.calibration.sensitivity import Sensitivity, sensitivity_of
+from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import Sweep, Swept
 from onnxsparse.data import open_data
@@ -69,7 +69,7 @@ def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder:
     data = open_data(asked.data, fields_of(model, axes), None, False, None)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
-        find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else _measured
+        find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
         calibration = Calibration(model, plan, batches_of(feeds), find, folder)
         sparsity, pattern = plan.rule.sparsity, plan.rule.pattern
         by_curves = asked.allocation in (None, SENSITIVITY) and sparsity is not None and pattern is not None
@@ -94,11 +94,6 @@ def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples
     )
     known = sensitivity_of(layers.layers, found, batches.sizes, DRAWS)
     return replace(known, unreached=found.unreached, engine=found.engine, notes=tuple(found.notes))
-
-
-def _measured(batches: Samples, layers: Layers) -> Sensitivity:
-    """Nothing is known without gradients: curves are measured then, and outputs count by what they vary."""
-    return Sensitivity()
 
 
 @contextmanager

@@ -19,9 +19,10 @@ import numpy as np
 
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve, allocate
+from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
 from onnxsparse.calibration.feeding import Feeds
-from onnxsparse.calibration.layers import RECURRENT, Layers, layers_of
+from onnxsparse.calibration.layers import Layers, layers_of
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
@@ -171,9 +172,7 @@ class Calibration:
             if not home.scope and tensor.name in numbers:
                 known = weights.get(tensor)
                 tags[home.tag] = vector_param(tensor, home.tag) if known is None else weight_param(known)
-                found[home.tag] = (
-                    numbers[tensor.name].astype(np.float32) if tensor.kind != "bfloat16" else numbers[tensor.name]
-                )
+                found[home.tag] = _plain(numbers[tensor.name], tensor.kind)
         return tags, found
 
 
@@ -184,7 +183,14 @@ def _with_share(row: PlanRow, kept: Mapping[str, float]) -> PlanRow:
     return replace(row, drop=min(units, max(0, round(units * (1 - kept[row.name])))), cut=None)
 
 
+def _plain(array: Array, kind: str) -> Array:
+    """Numbers as numpy has them: those of bfloat16 come as their bits."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else array
+
+
 def _said(swept: Swept) -> str:
+    if swept.layer.held:
+        return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
     return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"

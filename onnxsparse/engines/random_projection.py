@@ -116,6 +116,15 @@ def projection_of(
     return Projection(scales, shapes, draws, seed, counted, sums, notes)
 
 
+def scales_of(batches: Sequence[Feed], samples: int) -> tuple[dict[str, float], list[str]]:
+    """What each of some outputs is multiplied by, from its values for all samples; and notes on those left out."""
+    spreads = {name: _Spread() for name in batches[0]} if batches else {}
+    for found in batches:
+        for name, array in found.items():
+            spreads[name].add(array[np.isfinite(array)])
+    return _scales(spreads, samples)
+
+
 def _scales(spreads: Mapping[str, _Spread], samples: int) -> tuple[dict[str, float], list[str]]:
     moving = {name: spread for name, spread in spreads.items() if spread.variance > 0}
     if not moving:

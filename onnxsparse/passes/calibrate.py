@@ -19,12 +19,13 @@ import numpy as np
 
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve, allocate
+from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
 from onnxsparse.calibration.feeding import Feeds
-from onnxsparse.calibration.layers import RECURRENT, Layers, layers_of
+from onnxsparse.calibration.layers import Layers, layers_of
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
-from onnxsparse.calibration.sensitivity import Sensitivity, sensitivity_of
+from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import Sweep, Swept
 from onnxsparse.data import open_data
@@ -35,6 +36,7 @@ from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 
 SENSITIVITY = "sensitivity"
+GRADIENTS, MEASURED = "gradients", "measured"
 SAMPLES, DRAWS = 256, 2
 HELD = 8
 """One batch in so many is held out, and judges."""
@@ -59,7 +61,7 @@ class Asked:
     samples: int = SAMPLES
     seed: int = 0
     allocation: str | None = None
-    sensitivity: str = "gradients"
+    sensitivity: str = GRADIENTS
     engine: str = "auto"
 
 
@@ -68,7 +70,8 @@ def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder:
     data = open_data(asked.data, fields_of(model, axes), None, False, None)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
-        calibration = Calibration(model, plan, batches_of(feeds), partial(_by_gradients, model, asked, axes), folder)
+        find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
+        calibration = Calibration(model, plan, batches_of(feeds), find, folder)
         sparsity, pattern = plan.rule.sparsity, plan.rule.pattern
         by_curves = asked.allocation in (None, SENSITIVITY) and sparsity is not None and pattern is not None
         if by_curves and sparsity is not None:
@@ -169,9 +172,7 @@ class Calibration:
             if not home.scope and tensor.name in numbers:
                 known = weights.get(tensor)
                 tags[home.tag] = vector_param(tensor, home.tag) if known is None else weight_param(known)
-                found[home.tag] = (
-                    numbers[tensor.name].astype(np.float32) if tensor.kind != "bfloat16" else numbers[tensor.name]
-                )
+                found[home.tag] = _plain(numbers[tensor.name], tensor.kind)
         return tags, found
 
 
@@ -182,7 +183,14 @@ def _with_share(row: PlanRow, kept: Mapping[str, float]) -> PlanRow:
     return replace(row, drop=min(units, max(0, round(units * (1 - kept[row.name])))), cut=None)
 
 
+def _plain(array: Array, kind: str) -> Array:
+    """Numbers as numpy has them: those of bfloat16 come as their bits."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else array
+
+
 def _said(swept: Swept) -> str:
+    if swept.layer.held:
+        return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
     return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"

@@ -5,8 +5,9 @@
 
 1. The projection is a random one (see `random_projection`): the mean square of its gradients over draws is the mean
    square of the gradients of the outputs, in units of their variance.
-2. Sums of squares over all that comes are those over all samples and draws. What is in memory at once are the gradients
-   for one feed and what a training step keeps: take feeds of few samples where values are large.
+2. There is one mapping for each feed and draw, in this order: sums of squares over all of them are those over all
+   samples and draws. In memory at once are the gradients for one feed and what a training step keeps, some times as
+   much: take feeds of few samples where values are large (see `feed_pieces`).
 3. The engine that was asked for, else onnxruntime-training where it takes the model, otherwise torch. Which it was, and
    why, is told.
 4. Rounding to whole numbers and back counts as if nothing was rounded, and stored whole numbers as the floats that they
@@ -21,12 +22,12 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxsparse.engines.inference import Session
+from onnxsparse.engines.light_model import LightModel
 from onnxsparse.engines.ort import library as ort_library
-from onnxsparse.engines.random_projection import Feed, Projection, giving, projection_of
+from onnxsparse.engines.random_projection import Feed, Projection, projection_of
 from onnxsparse.engines.rounding import clip_round_trips, computes_with_integers, dequantize_stored
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, nearest
-from onnxsparse.graph.edit import called, copied, upstream
+from onnxsparse.graph.edit import called, copied, scopes, upstream
 from onnxsparse.math.values import Array
 
 ENGINES = ("auto", "ort", "torch")
@@ -64,13 +65,14 @@ def output_gradients(
     by input, where they are not first."""
     _demand_sense(proto, names, engine, draws)
     plain, notes = _without_rounding(proto)
-    unreached = _no_floats(plain, names)
+    light = LightModel(plain)
+    unreached = _no_floats(light, names)
     wanted = [name for name in dict.fromkeys(names) if name not in unreached]
-    projection = projection_of(plain, feeds, draws, seed, axes or {})
-    barrier = _barrier(plain, projection)
+    projection = projection_of(light, feeds, draws, seed, axes or {})
+    barrier = _barrier(light.proto, projection)
     if barrier or not wanted:
         return OutputGradients("", {**dict.fromkeys(wanted, barrier), **unreached}, notes)
-    chosen, why, source = _Choice(plain, wanted, feeds, projection, axes or {}).of(engine)
+    chosen, why, source = _Choice(light, wanted, feeds, projection, axes or {}).of(engine)
     notes += [*projection.notes, why]
     return OutputGradients(chosen, {**source.unreached, **unreached}, notes, source)
 
@@ -99,14 +101,17 @@ def _demand_engine(engine: str) -> None:
 
 
 def _without_rounding(proto: ModelProto) -> tuple[ModelProto, list[str]]:
+    """A copy without round trips to whole numbers; the model itself where it has none."""
+    if not any(node.op_type == "DequantizeLinear" for graph in scopes(proto.graph) for node in graph.node):
+        return proto, []
     copy = copied(proto)
     dequantize_stored(copy.graph)
     opset = next((entry.version for entry in copy.opset_import if entry.domain in ("", "ai.onnx")), 1)
     return copy, [ROUNDED] if clip_round_trips(copy.graph, opset) else []
 
 
-def _no_floats(proto: ModelProto, names: Sequence[str]) -> dict[str, str]:
-    types = Session(giving(proto, names)).output_types
+def _no_floats(model: LightModel, names: Sequence[str]) -> dict[str, str]:
+    types = model.session(names, optimized=False).output_types
     return {name: f"it is of type {types[name]}" for name in names if types[name] not in FLOATS}
 
 
@@ -122,7 +127,7 @@ def _barrier(proto: ModelProto, projection: Projection) -> str:
 class _Choice:
     """The engines, each made when it is tried."""
 
-    proto: ModelProto
+    model: LightModel
     names: Sequence[str]
     feeds: Iterable[Feed]
     projection: Projection
@@ -146,10 +151,10 @@ class _Choice:
         if engine == "torch":
             from onnxsparse.engines.torch.output_gradients import TorchGradients
 
-            return TorchGradients(self.proto, self.names, self.feeds, self.projection)
+            return TorchGradients(self.model, self.names, self.feeds, self.projection)
         from onnxsparse.engines.ort.output_gradients import OrtGradients
 
-        return OrtGradients(self.proto, self.names, self.feeds, self.projection, self.axes)
+        return OrtGradients(self.model, self.names, self.feeds, self.projection, self.axes)
 
 
 def _torch_library() -> Any:

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto
 
 from onnxsparse.engines.distillation import stated
-from onnxsparse.engines.inference import Session
+from onnxsparse.engines.light_model import LightModel
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.edit import FLOATS, SIZES, copied, reads, upstream
+from onnxsparse.graph.edit import FLOATS, SIZES, reads, upstream
 from onnxsparse.math.values import Array
 
 UNUSED = "no output depends on it"
@@ -68,12 +68,12 @@ class Projection:
 
 
 def projection_of(
-    proto: ModelProto, feeds: Iterable[Feed], draws: int, seed: int, axes: Mapping[str, int]
+    model: LightModel, feeds: Iterable[Feed], draws: int, seed: int, axes: Mapping[str, int]
 ) -> Projection:
     """Run the model on all feeds, and see how much its targets vary. `axes` are those of the samples, where they are
     not first."""
-    names = targets_of(proto)
-    session, samples = Session(giving(proto, names)), 0
+    names = targets_of(model)
+    session, samples = model.session(names), 0
     spreads, shapes, counted = {name: _Spread() for name in names}, list[Shapes](), dict[tuple[int, str], Array]()
     for place, feed in enumerate(feeds):
         found = session.run(dict(feed))
@@ -133,13 +133,14 @@ class _Spread:
 # -- which values are projected
 
 
-def targets_of(proto: ModelProto) -> list[str]:
+def targets_of(model: LightModel) -> list[str]:
     """The float outputs, those that are squashed before they are; or the floats that whole numbers come from."""
+    proto = model.proto
     kinds = {value.name: value.type.tensor_type.elem_type for value in proto.graph.output}
     floats = [name for name, kind in kinds.items() if kind in FLOATS]
     moving = {value.name for value in proto.graph.input} - {one.name for one in proto.graph.initializer}
     if not floats:
-        return _floats_before(proto, list(kinds))
+        return _floats_before(model, list(kinds))
     taps: dict[str, list[str]] = {name: [] for name in floats}
     for one in stated(proto):
         if one.kind == "tap" and one.stated and one.original in taps:
@@ -161,11 +162,12 @@ def _past(proto: ModelProto, output: str, taps: Sequence[str], moving: set[str])
     return bool(found & moving)
 
 
-def _floats_before(proto: ModelProto, outputs: Sequence[str]) -> list[str]:
+def _floats_before(model: LightModel, outputs: Sequence[str]) -> list[str]:
     """The nearest values before outputs of whole numbers that the runtime says are floats."""
+    proto = model.proto
     made = {name: node for node in proto.graph.node for name in node.output if name}
     before = [name for name in made if name in upstream(proto.graph, outputs)]
-    types = Session(giving(proto, before)).output_types
+    types = model.session(before, optimized=False).output_types
     floats = {name for name in before if types[name] in ("tensor(float)", "tensor(float16)", "tensor(double)")}
     found: dict[str, None] = {}
     seen, pending = set[str](), list(outputs)
@@ -181,12 +183,3 @@ def _floats_before(proto: ModelProto, outputs: Sequence[str]) -> list[str]:
     if not found:
         raise ModelError("no output of the model comes from numbers that a gradient could be taken of")
     return list(found)
-
-
-def giving(proto: ModelProto, names: Iterable[str]) -> ModelProto:
-    """A copy whose outputs are these values."""
-    copy = copied(proto)
-    known = {value.name: value for value in proto.graph.output}
-    del copy.graph.output[:]
-    copy.graph.output.extend(known.get(name) or ValueInfoProto(name=name) for name in names)
-    return copy

@@ -12,8 +12,8 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 from onnxsparse.calibration.output_gradients import output_gradients
-from onnxsparse.engines.inference import Session
-from onnxsparse.engines.random_projection import Projection, giving, projection_of
+from onnxsparse.engines.light_model import LightModel
+from onnxsparse.engines.random_projection import Projection, projection_of
 from onnxsparse.graph.edit import copied, keep
 from onnxsparse.math.values import Array
 from tests.engines.small_nets import numbers
@@ -124,6 +124,22 @@ def dense(last: str = "Sigmoid", kind: int = FLOAT) -> Net:
     return net(nodes, stored, (6,), {"y": ["N", 4]}, ["a", "c"], kind)
 
 
+def wide() -> Net:
+    """Weights so large that they lie apart, one of them in a Constant node; one multiplies from the left."""
+    apart = make_node("Constant", [], ["w2"], value=numpy_helper.from_array(numbers(80, 70, seed=2) / 9))
+    nodes = [
+        apart,
+        make_node("Gemm", ["x", "w1", "b1"], ["a"], transB=1),
+        make_node("Elu", ["a"], ["b"]),
+        make_node("MatMul", ["b", "w2"], ["c"]),
+        make_node("Transpose", ["c"], ["turned"]),
+        make_node("MatMul", ["w3", "turned"], ["d"]),
+        make_node("Transpose", ["d"], ["y"]),
+    ]
+    stored = {"w1": numbers(80, 60, seed=1) / 8, "b1": numbers(80, seed=3), "w3": numbers(65, 70, seed=4)}
+    return net(nodes, stored, (60,), {"y": ["N", 65]}, ["a", "c", "d"])
+
+
 def sequences() -> Net:
     """An LSTM behind a dense layer."""
     nodes = [
@@ -207,6 +223,7 @@ NETS: dict[str, Callable[[], Net]] = {
     "dense": dense,
     "plain outputs": lambda: dense("Neg"),
     "sequences": sequences,
+    "wide": wide,
 }
 
 
@@ -215,7 +232,7 @@ def demand_slopes(net: Net, engine: str) -> None:
     feeds = net.feeds(4, 4, 3)
     gradients = output_gradients(net.proto, net.names, feeds, engine, draws=1, seed=5)
     assert (gradients.engine, dict(gradients.unreached)) == (engine, {})
-    projection = projection_of(net.proto, feeds, 1, 5, {})
+    projection = projection_of(LightModel(net.proto), feeds, 1, 5, {})
     for place, (feed, found) in enumerate(zip(feeds, gradients)):
         assert list(found) == list(net.names)
         for name, gradient in found.items():
@@ -226,7 +243,7 @@ def demand_slopes(net: Net, engine: str) -> None:
 
 def slope_of(net: Net, projection: Projection, place: int, feed: Mapping[str, Array], name: str, way: Array) -> float:
     """How the projection of the first draw moves when an inner value does: a central difference in the runtime."""
-    session = Session(giving(_with_probe(net.proto, name, way.shape), projection.targets), optimized=False)
+    session = LightModel(_with_probe(net.proto, name, way.shape)).session(projection.targets, optimized=False)
     factors = projection.factors(place, 0)
 
     def at(step: float) -> float:

@@ -9,7 +9,10 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node, make_tensor_value_info
 
+from onnxsparse.calibration import feed_pieces
+from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.output_gradients import output_gradients
+from onnxsparse.engines.light_model import LightModel
 from onnxsparse.engines.ort import differentiation, library
 from onnxsparse.engines.ort import output_gradients as in_ort
 from onnxsparse.engines.random_projection import targets_of
@@ -55,11 +58,11 @@ def test_the_mean_square_is_that_of_the_outputs_in_units_of_their_variance() -> 
 
 
 def test_what_is_projected_stands_before_softmax_and_its_like() -> None:
-    assert targets_of(images().proto) == ["logits", "map"]
-    assert targets_of(dense("Sigmoid").proto) == ["c"]
-    assert targets_of(dense("Neg").proto) == ["y"]
-    assert targets_of(half_squashed().proto) == ["c", "y"]
-    assert targets_of(picked().proto) == ["c"]
+    assert targets_of(LightModel(images().proto)) == ["logits", "map"]
+    assert targets_of(LightModel(dense("Sigmoid").proto)) == ["c"]
+    assert targets_of(LightModel(dense("Neg").proto)) == ["y"]
+    assert targets_of(LightModel(half_squashed().proto)) == ["c", "y"]
+    assert targets_of(LightModel(picked().proto)) == ["c"]
 
 
 def half_squashed() -> Net:
@@ -236,3 +239,15 @@ def test_outputs_that_do_not_vary_are_an_error_or_a_note() -> None:
     assert any("'small' is the same for all samples" in note for note in gradients.notes)
     with refusing(ModelError):
         output_gradients(own.proto, ["a"], [{"x": np.zeros((4, 6), np.float32)}])
+
+
+def test_large_feeds_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = images()
+    feeds = own.feeds(5, 4)
+    assert [len(one["x"]) for one in in_pieces(own.proto, feeds)] == [5, 4]
+    monkeypatch.setattr(feed_pieces, "KEPT", 1 << 15)  # what three samples need
+    pieces = list(in_pieces(own.proto, feeds))
+    assert [len(one["x"]) for one in pieces] == [3, 2, 3, 1]
+    np.testing.assert_array_equal(np.concatenate([one["x"] for one in pieces[:2]]), feeds[0]["x"])
+    own.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
+    assert [len(one["x"]) for one in in_pieces(own.proto, feeds[:1])] == [5]

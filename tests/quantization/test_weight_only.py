@@ -193,6 +193,8 @@ def test_recurrent_weights_are_rounded(scheme: str, near: float) -> None:
     np.testing.assert_allclose(ran(made, {"x": x}), ran(proto, {"x": x}), atol=near)
     kind = {"w8": TensorProto.INT8, "w4": TensorProto.INT4}[scheme]
     assert [one.data_type for one in made.graph.initializer if one.name in stored] == [kind, kind]
+    by_data = osp.quantize(proto, scheme=scheme, data=drawn((10, 1, 40), 3)).model
+    np.testing.assert_array_equal(ran(by_data, {"x": x}), ran(made, {"x": x}))  # the nearest steps all the same
 
 
 def test_what_is_no_scheme() -> None:

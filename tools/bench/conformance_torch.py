@@ -22,10 +22,11 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from onnxsparse.engines.processes import end_unless_alone
+from onnxsparse.engines.rounding import computes_with_integers
 from onnxsparse.engines.torch import operators
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.supported_operators import QUANTIZED, domain_of
+from onnxsparse.engines.torch.supported_operators import domain_of
 
 REASONS = {
     "test_bernoulli*": "random numbers of another generator",
@@ -73,7 +74,7 @@ def _counts(model: Any) -> bool:
 
 def _ours(node: onnx.NodeProto) -> bool:
     domain = domain_of(node)
-    if node.op_type in QUANTIZED or node.op_type.startswith("QLinear"):
+    if computes_with_integers(node):
         return False
     control = domain == "" and node.op_type in operators.CONTROL
     return control or (domain, node.op_type) in operators.table()

@@ -52,23 +52,34 @@ def reduction_of(uses: Sequence[Use], stored: Values | None = None) -> Reduction
     `stored`: constants of the model by name, such as scales and zero points. Those that are not there have to be given
     among the values, as `Reduction.inputs` says.
     """
-    first = uses[0]
-    by_caller = next((one.name for one in first.source.attribute if one.ref_attr_name), "")
+    refusal = _refusal(uses)
+    if refusal:
+        return refusal
+    use, place = uses[0], placed(uses[0])
+    assert isinstance(place, Placed)
+    if use.family == "Recurrent":
+        return recurrent(sorted(uses, key=lambda one: one.slot), place, stored or {})
+    domain = "" if use.source.domain == "ai.onnx" else use.source.domain
+    make = _MAKERS.get((domain, use.op))
+    return make(_Node(use, place, stored or {})) if make else f"what {use.op} sums up is not known here"
+
+
+def _refusal(uses: Sequence[Use]) -> str:
+    """Why uses have no reduction, whatever their operator."""
+    by_caller = next((one.name for one in uses[0].source.attribute if one.ref_attr_name), "")
     if by_caller:
         return f"its attribute '{by_caller}' is that of a function's caller"
-    if first.family == "Embedding":
+    if uses[0].family == "Embedding":
         return "a lookup table sums nothing up"
-    places = [placed(use) for use in uses]
-    wrong = next((one for one in places if isinstance(one, str)), "")
-    found = [one for one in places if isinstance(one, Placed)]
-    if wrong or not all(one.same(found[0]) for one in found):
-        return wrong or "its inputs and hidden states have their gates in different orders"
-    if first.family == "Recurrent":
-        return recurrent(sorted(uses, key=lambda use: use.slot), found[0], stored or {})
-    if len(uses) > 1:
+    first, *others = (placed(use) for use in uses)
+    if isinstance(first, str):
+        return first
+    if others and uses[0].family != "Recurrent":
         return "two inputs of its node are weights"
-    make = _MAKERS.get((first.source.domain.replace("ai.onnx", ""), first.op))
-    return make(_Node(first, found[0], stored or {})) if make else f"what {first.op} sums up is not known here"
+    for other in others:
+        if isinstance(other, str) or not other.same(first):
+            return other if isinstance(other, str) else "the gates of its W and R are in different orders"
+    return ""
 
 
 def together(uses: Sequence[Use]) -> list[tuple[Use, ...]]:

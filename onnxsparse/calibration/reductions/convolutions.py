@@ -46,7 +46,7 @@ class Axis:
         first, last = self.pads
         if self.auto_pad.startswith("SAME"):
             total = (-(-size // self.stride) - 1) * self.stride + self.span + 1 - size
-            first, last = self._shared(total)  # below zero, too: onnxruntime leaves out inputs at the ends
+            first, last = self._shared(max(total, 0))  # onnxruntime 1.19 leaves out inputs where it is below -1
         return -first, first + size + last
 
     def turned(self, size: int) -> tuple[int, int]:
@@ -62,8 +62,8 @@ class Axis:
         return first - self.span, length + self.span
 
     def _shared(self, total: int) -> tuple[int, int]:
-        half = int((total if self.auto_pad == "SAME_UPPER" else total + 1) / 2)
-        return half, total - half
+        small, large = total // 2, total - total // 2
+        return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,8 @@ class Convolution(Reduction):
 
     def _windows(self, images: Array) -> Array:
         """(group, sample, place..., tap..., channel of the group)"""
-        canvas = _canvas(images, [axis.padded(size) for axis, size in zip(self.axes, images.shape[2:])])
+        frames = [axis.padded(size) for axis, size in zip(self.axes, images.shape[2:])]
+        canvas = _canvas(images, frames, [1] * len(frames))
         return _under_taps(canvas, self.axes, [axis.stride for axis in self.axes])
 
     def by_output(self, value: Array) -> Sequence[Array]:
@@ -99,27 +100,27 @@ class TransposedConvolution(Convolution):
     """ConvTranspose: a block for each group."""
 
     def _windows(self, images: Array) -> Array:
-        apart = [axis.stride for axis in self.axes]
-        canvas = _canvas(images, [axis.turned(size) for axis, size in zip(self.axes, images.shape[2:])], apart)
+        frames = [axis.turned(size) for axis, size in zip(self.axes, images.shape[2:])]
+        canvas = _canvas(images, frames, [axis.stride for axis in self.axes])
         windows = _under_taps(canvas, self.axes, [1] * len(self.axes))
         return np.flip(windows, tuple(range(2 + len(self.axes), windows.ndim - 1)))
 
 
-def _canvas(images: Array, frames: Sequence[tuple[int, int]], apart: Sequence[int] = ()) -> Array:
+def _canvas(images: Array, frames: Sequence[tuple[int, int]], apart: Sequence[int]) -> Array:
     """Images on zeros: axis 2 and on from a start and of a length, the inputs so far apart."""
-    lengths = [length for _, length in frames]
-    if not any(start for start, _ in frames) and (*lengths,) == images.shape[2:-1]:
+    sizes, lengths = images.shape[2:-1], [length for _, length in frames]
+    if all(frame == (0, size) and step == 1 for frame, size, step in zip(frames, sizes, apart)):
         return images
     canvas = np.zeros((*images.shape[:2], *lengths, images.shape[-1]), np.float32)
-    here: list[slice] = []
-    there: list[slice] = []
-    for (start, length), size, step in zip(frames, images.shape[2:], apart or [1] * len(frames)):
+    both = [slice(None), slice(None)]
+    here, there = [*both], [*both]
+    for (start, length), size, step in zip(frames, sizes, apart):
         first = max(-(-start // step), 0)
         stop = max(min((start + length - 1) // step + 1, size), first)
-        here.append(slice(first, stop))
         at = first * step - start
-        there.append(slice(at, at + (stop - first - 1) * step + 1 if stop > first else at, step))
-    canvas[(slice(None), slice(None), *there)] = images[(slice(None), slice(None), *here)]
+        here.append(slice(first, stop))
+        there.append(slice(at, at + (stop - first) * step, step))
+    canvas[(*there,)] = images[(*here,)]
     return canvas
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.calibration.reductions.placing import Placed
-from onnxsparse.calibration.reductions.reduction import Reduction, Values
+from onnxsparse.calibration.reductions.reduction import Reduction, Values, array_of
 from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.weights import Use
 from onnxsparse.math.values import Array
@@ -65,8 +65,8 @@ class Recurrent(Reduction):
 
     @property
     def dense_inputs(self) -> tuple[str, ...]:
-        read = [self.states, self.names[INITIAL]]
-        if any(part == RESET for _, part in self.blocks):
+        read = [self.states, self.names[INITIAL]] if self._with_states else []
+        if self._with_states and any(part == RESET for _, part in self.blocks):
             read += [self.names[place] for place in (X, W, R, B)]
         return tuple(name for name in read if name and name not in self.stored)
 
@@ -75,11 +75,11 @@ class Recurrent(Reduction):
         return tuple(part != APART or len(self.uses) == 1 for _, part in self.blocks)
 
     def rows(self, values: Values, dense: Values | None = None, most: int | None = None) -> Sequence[Array]:
-        dense = {**self.stored, **(values if dense is None else dense)}
+        dense = values if dense is None else dense
         x = self._batch_first(values[self.names[X]])
         lengths = np.full(len(x), x.shape[1])
         if self.names[LENGTHS]:
-            lengths = np.asarray({**self.stored, **values}[self.names[LENGTHS]]).astype(np.int64)
+            lengths = array_of(self.names[LENGTHS], self.stored, values).astype(np.int64)
         steps = Steps.of(lengths, most)
         inputs = x[steps.sample, steps.step]
         return [self._block(direction, part, inputs, steps, dense) for direction, part in self.blocks]
@@ -87,7 +87,13 @@ class Recurrent(Reduction):
     def by_output(self, value: Array) -> Sequence[Array]:
         raise TypeError("the sums of a recurrent layer are no value of the graph")
 
+    @property
+    def _with_states(self) -> bool:
+        return any(use.slot == R for use in self.uses)
+
     def _block(self, direction: int, part: str, inputs: Array, steps: Steps, dense: Values) -> Array:
+        if not self._with_states:
+            return inputs
         hidden = self._before(direction, steps, dense)
         if part == RESET:
             hidden = hidden * self._reset(direction, hidden, steps, dense)
@@ -116,7 +122,8 @@ class Recurrent(Reduction):
         found = states[steps.sample, np.where(first, 0, earlier)]
         found[first] = 0
         if self.names[INITIAL]:
-            initial = np.take(dense[self.names[INITIAL]], direction, 1 if self.batch_first else 0)
+            given = array_of(self.names[INITIAL], self.stored, dense)
+            initial = np.take(given, direction, 1 if self.batch_first else 0)
             found[first] = initial[steps.sample[first]]
         return found
 
@@ -125,10 +132,10 @@ class Recurrent(Reduction):
         size = hidden.shape[1]
         gate = slice(size, 2 * size)
         x = self._batch_first(dense[self.names[X]])[steps.sample, steps.step]
-        w, r = (np.asarray(dense[self.names[place]][direction, gate], np.float32) for place in (W, R))
+        w, r = (array_of(self.names[at], self.stored, dense)[direction, gate].astype(np.float32) for at in (W, R))
         sums = x @ w.T + hidden @ r.T
         if self.names[B]:
-            bias = np.asarray(dense[self.names[B]][direction], np.float32)
+            bias = array_of(self.names[B], self.stored, dense)[direction].astype(np.float32)
             sums += bias[gate] + bias[3 * size :][gate]
         return self.resets[direction](sums)
 
@@ -139,7 +146,8 @@ class Recurrent(Reduction):
 def recurrent(uses: Sequence[Use], placed: Placed, stored: Values) -> Reduction | str:
     """The uses of W and R of one node, which lie in the same place."""
     node, options = uses[0].source, attributes(uses[0].source)
-    if not node.output or not node.output[0]:
+    states = next(iter(node.output), "")
+    if not states and any(use.slot == R for use in uses):
         return f"the states of all steps of its {node.op_type}, the first output, have no name"
     names = (*node.input, *[""] * 6)[:6]
     towards = str(options.get("direction", "forward"))
@@ -150,7 +158,7 @@ def recurrent(uses: Sequence[Use], placed: Placed, stored: Values) -> Reduction 
     blocks = _blocks(node.op_type, options, _hidden(uses, node.op_type, options), placed)
     given = tuple(name for name in (names[X], names[LENGTHS]) if name and name not in stored)
     return Recurrent(
-        tuple(uses), given, "", tuple(outputs for _, _, outputs in blocks), names, node.output[0],
+        tuple(uses), given, "", tuple(outputs for _, _, outputs in blocks), names, states,
         tuple((direction, part) for direction, part, _ in blocks), backward, resets,
         options.get("layout", 0) == 1, stored,
     )  # fmt: skip

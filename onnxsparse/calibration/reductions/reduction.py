@@ -107,21 +107,25 @@ class Operand:
         return tuple(name for name in names if name and name not in (self.stored or {}))
 
     def read(self, values: Values) -> Array:
-        known = {**(self.stored or {}), **{name: values[name] for name in self.names}}
-        numbers = np.asarray(known[self.name])
+        numbers = array_of(self.name, self.stored, values).astype(np.float32, copy=False)
         if self.zero_point:
-            zero = self._beside(numbers, np.asarray(known[self.zero_point]))
-            numbers = numbers.astype(np.float32) - zero.astype(np.float32)
+            numbers = numbers - self._beside(numbers, array_of(self.zero_point, self.stored, values))
         if self.scale:
-            numbers = numbers.astype(np.float32) * self._beside(numbers, np.asarray(known[self.scale], np.float32))
-        return numbers.astype(np.float32, copy=False)
+            numbers = numbers * self._beside(numbers, array_of(self.scale, self.stored, values))
+        return numbers
 
     def _beside(self, numbers: Array, own: Array) -> Array:
+        own = own.astype(np.float32)
         if own.size == 1:
             return own.reshape(())
         if own.ndim > 1:
             return own
         return own.reshape([-1 if axis == self.axis % numbers.ndim else 1 for axis in range(numbers.ndim)])
+
+
+def array_of(name: str, first: Values | None, second: Values) -> Array:
+    """An array by its name; the first mapping may be one that reads them from a file."""
+    return np.asarray(first[name] if first is not None and name in first else second[name])
 
 
 def spread(numbers: Array, axes: range, most: int | None) -> Array:

@@ -22,9 +22,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
+from onnx.external_data_helper import load_external_data_for_model
 from onnx.helper import make_node, make_tensor_value_info
 
+from onnxsparse.engines.light_model import DATA, Place
 from onnxsparse.engines.ort import gradients, library, rewrites
 from onnxsparse.engines.ort.assemble import once
 from onnxsparse.engines.ort.building import MANIFEST
@@ -42,6 +44,7 @@ from onnxsparse.math.values import Array
 
 GRADIENTS = "gradients.onnx"
 FLOAT = 1
+RECURRENT = ("LSTM", "GRU", "RNN")
 Feed = Mapping[str, Array]
 
 
@@ -73,17 +76,37 @@ class Differentiation(Job):
             found = self._first(made, {**feed, **{fed[target]: array for target, array in given.items()}})
             self.stage("holding the gradients against finite differences")
             demand_agreement(plain, feed, given, found)
-        inputs = [(name, kind.name, list(shape)) for name, kind, shape in inputs_of(model) if name not in fed.values()]
+        apart = {*fed.values(), *self.job["places"]}
+        inputs = [(name, kind.name, list(shape)) for name, kind, shape in inputs_of(model) if name not in apart]
         self.write(MANIFEST, {"inputs": inputs, "factors": fed, "gradients": made, "unreached": unreached})
 
     def _prepared(self, samples: Mapping[str, Array], values: Sequence[str]) -> tuple[ModelProto, dict[str, Array]]:
         """The model in a form that runs everywhere, with its values by their names, and its first feed."""
-        model = onnx.load(self.at(MODEL))
+        model = onnx.load(self.at(MODEL), load_external_data=False)
+        samples = {**samples, **self._feed_stored(model)}
         feed = Samples(model.graph, samples).one(0)
         prepared = prepare(model, set(), samples, 1, values)
         kinds = {name: kind for name, kind, _ in prepared.inputs}
         feed = {name: np.ascontiguousarray(feed[name], kinds[name]).reshape(feed[name].shape) for name in kinds}
         return prepared.model, feed
+
+    def _feed_stored(self, model: ModelProto) -> dict[str, Array]:
+        """Large stored tensors become inputs of a model; returns what is fed to them."""
+        if any(node.op_type in RECURRENT for node in model.graph.node):  # the engine wants their weights stored
+            load_external_data_for_model(model, self.folder)
+            return {}
+        stored = {name: Place(**place) for name, place in self.job["places"].items()}
+        keep(model.graph.initializer, [one for one in model.graph.initializer if one.name not in stored])
+        known = {value.name for value in model.graph.input}
+        added = (make_tensor_value_info(name, FLOAT, one.dims) for name, one in stored.items() if name not in known)
+        model.graph.input.extend(added)
+        return {name: one.array(self.at(DATA)) for name, one in stored.items()}
+
+    def _store(self, graph: GraphProto) -> None:
+        """What became inputs is stored again."""
+        places = {name: Place(**place) for name, place in self.job["places"].items()}
+        graph.initializer.extend(places[one.name].reference(one.name) for one in graph.input if one.name in places)
+        keep(graph.input, [one for one in graph.input if one.name not in places])
 
     def _differentiated(self, model: ModelProto, loss: str, names: Sequence[str], anchors: set[str]) -> dict[str, str]:
         """Write the graph whose outputs are the gradients; returns their names."""
@@ -101,7 +124,9 @@ class Differentiation(Job):
         if lost:
             raise ModelError(f"the engine writes no gradient '{min(lost)}'; try --engine torch")
         reduce_to(graph, made.values())
-        onnx.save(graph, self.at(GRADIENTS))
+        self._store(graph.graph)
+        with open(self.at(GRADIENTS), "wb") as file:
+            file.write(graph.SerializeToString())
         return made
 
     def _first(self, made: Mapping[str, str], feed: Feed) -> dict[str, Array]:
@@ -118,8 +143,10 @@ class GradientSession:
     def __init__(self, path: str, names: Mapping[str, str]) -> None:
         runtime = importlib.import_module("onnxruntime")
         self._names = dict(names)
+        options = library.options()
+        options.add_session_config_entry("session.disable_prepacking", "1")  # the numbers stay in the file, once
         with library.quiet():
-            self._session = runtime.InferenceSession(path, library.options(), providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = [entry.name for entry in self._session.get_inputs()]
 
     def __call__(self, feed: Feed) -> dict[str, Array]:
@@ -186,7 +213,7 @@ def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
 #    because kinks and rounding make single ones look wrong.
 # 2. Values are taken together in a few groups; in more where that costs little.
 
-STEPS = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
+STEPS = (3e-3, 3e-4, 3e-2, 3e-5)
 AGREES, FAINT = 0.1, 1e-6
 """How exact a slope has to be, and how exact the projection is."""
 GROUPS, CHEAP = 8, 1 << 22
@@ -195,17 +222,19 @@ GROUPS, CHEAP = 8, 1 << 22
 
 def demand_agreement(model: ModelProto, feed: Feed, factors: Feed, found: Feed) -> None:
     """An error where the projection does not move as the gradients say."""
-    alive = [name for name, array in found.items() if array.any()]
+    made = {name for node in model.graph.node for name in node.output}
+    alive = [name for name, array in found.items() if name in made and array.any()]
     elements = sum(found[name].size for name in alive)
     groups = int(np.clip(GROUPS * CHEAP // max(elements, 1), 1, GROUPS))
     values = Runner(model, alive)(feed)
-    ways = {name: _way(found[name], values[name]) for name in alive}
+    lengths = {name: _norm(found[name]) for name in alive}
+    sizes = {name: max(_norm(values[name]), 1e-3 * np.sqrt(values[name].size)) for name in alive}
     del values
     probed, probes = _with_probes(model, {name: found[name].shape for name in alive})
+    ways = {name: (found[name], sizes[name] / lengths[name]) for name in alive}
     check = _Slopes(Runner(probed, list(factors)), feed, factors, probes, ways)
     for group in (alive[start::groups] for start in range(min(groups, len(alive)))):
-        promised = sum(float((found[name].astype(np.float64) * ways[name]).sum()) for name in group)
-        if not check.agree(group, promised):
+        if not check.agree(group, sum(lengths[name] * sizes[name] for name in group)):
             raise ModelError(f"the engine's gradients of {_listed(group)} are wrong; try --engine torch")
 
 
@@ -214,10 +243,8 @@ def _listed(names: Sequence[str]) -> str:
     return f"'{names[0]}'{more}"
 
 
-def _way(gradient: Array, value: Array) -> Array:
-    """Along the gradient, as long as the value itself is."""
-    length, size = (float(np.linalg.norm(array.astype(np.float64))) for array in (gradient, value))
-    return gradient * np.float32(max(size, 1e-3 * np.sqrt(value.size)) / length)
+def _norm(array: Array) -> float:
+    return float(np.linalg.norm(array.astype(np.float64)))
 
 
 def _with_probes(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[ModelProto, dict[str, str]]:
@@ -235,15 +262,20 @@ def _with_probes(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tu
     return copy, probes
 
 
+Way = tuple[Array, float]
+"""A gradient, and by how much it is as long as its value."""
+
+
 class _Slopes:
     """How the projection moves with the inner values."""
 
-    def __init__(self, runner: Runner, feed: Feed, factors: Feed, probes: Mapping[str, str], ways: Feed) -> None:
+    def __init__(
+        self, runner: Runner, feed: Feed, factors: Feed, probes: Mapping[str, str], ways: Mapping[str, Way]
+    ) -> None:
         self._run, self._feed, self._factors, self._probes, self._ways = runner, feed, factors, probes, ways
-        self._still = {probes[name]: np.zeros_like(way) for name, way in ways.items()}
+        self._still = {probes[name]: np.zeros_like(gradient) for name, (gradient, _) in ways.items()}
         targets = runner({**feed, **self._still})
-        noises = (np.linalg.norm(factors[name].astype(np.float64) * targets[name]) for name in factors)
-        self._noise = FAINT * float(np.sqrt(sum(noise**2 for noise in noises)))
+        self._noise = FAINT * float(np.linalg.norm([_norm(factors[name] * targets[name]) for name in factors]))
 
     def agree(self, names: Sequence[str], promised: float) -> bool:
         """Whether some step shows the slope that was promised; true where it would drown in rounding."""
@@ -259,7 +291,8 @@ class _Slopes:
         return float(sum(parts)) / (2 * step)
 
     def _moved(self, names: Sequence[str], step: float) -> dict[str, Array]:
-        moved = {self._probes[name]: self._ways[name] * np.float32(step) for name in names}
+        ways = {name: self._ways[name] for name in names}
+        moved = {self._probes[name]: gradient * np.float32(step * size) for name, (gradient, size) in ways.items()}
         return {**self._feed, **self._still, **moved}
 
 

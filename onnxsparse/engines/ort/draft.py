@@ -69,7 +69,8 @@ class Samples:
             return array
         if self._ranks[name] == 0:
             return np.asarray(array[places[0]])
-        return np.concatenate([array[place * unit : (place + 1) * unit] for place in places])
+        parts = [array[place * unit : (place + 1) * unit] for place in places]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _rank(value: ValueInfoProto) -> int | None:

@@ -16,13 +16,13 @@ import numpy as np
 from onnx import ModelProto
 from onnx.helper import make_tensor_value_info
 
-from onnxsparse.engines.inference import Session
+from onnxsparse.engines.light_model import LightModel, link_or_copy
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import manifest
 from onnxsparse.engines.ort.differentiation import GRADIENTS, GradientSession
 from onnxsparse.engines.ort.jobs import failure, run_worker, write_job
 from onnxsparse.engines.ort.library import LOOK, told
-from onnxsparse.engines.random_projection import Feed, Projection, Shape, giving
+from onnxsparse.engines.random_projection import Feed, Projection, Shape
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import copied, keep
@@ -40,14 +40,14 @@ class OrtGradients:
 
     def __init__(
         self,
-        proto: ModelProto,
+        model: LightModel,
         names: Sequence[str],
         feeds: Iterable[Feed],
         projection: Projection,
         axes: Mapping[str, int],
     ) -> None:
         library.demand()
-        self._proto, self._names, self._feeds, self._projection, self._axes = proto, names, feeds, projection, axes
+        self._model, self._names, self._feeds, self._projection, self._axes = model, names, feeds, projection, axes
         self._sizes = [_sizes_of(feed) for feed in feeds]
         self._graphs: dict[Sizes, _Graph] = {}
         self._shapes: dict[Sizes, dict[str, Shape]] = {}
@@ -64,7 +64,7 @@ class OrtGradients:
             )
         places = [place for place, other in enumerate(self._sizes) if other == sizes]
         same = [feed for feed, other in zip(self._feeds, self._sizes) if other == sizes]
-        self._graphs[sizes] = _Graph(self._proto, self._names, same, self._projection.factors(places[0], 0))
+        self._graphs[sizes] = _Graph(self._model, self._names, same, self._projection.factors(places[0], 0))
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         for place, feed in enumerate(self._feeds):
@@ -98,7 +98,7 @@ class OrtGradients:
     def _shapes_of(self, sizes: Sizes, feed: Feed, names: Sequence[str]) -> dict[str, Shape]:
         """The shapes that inner values have for a feed."""
         if sizes not in self._shapes:
-            values = Session(giving(self._proto, names)).run(dict(feed))
+            values = self._model.session(names, optimized=False).run(dict(feed))
             self._shapes[sizes] = {name: np.shape(value) for name, value in values.items()}
         return self._shapes[sizes]
 
@@ -106,7 +106,7 @@ class OrtGradients:
 class _Graph:
     """A graph of gradients for feeds of one size, built in a worker process."""
 
-    def __init__(self, proto: ModelProto, names: Sequence[str], feeds: Sequence[Feed], factors: Feed) -> None:
+    def __init__(self, model: LightModel, names: Sequence[str], feeds: Sequence[Feed], factors: Feed) -> None:
         places = {target: f"factors/{place}" for place, target in enumerate(factors)}
         samples = {
             **_one_after_the_other(feeds[:TRIED]),
@@ -114,7 +114,13 @@ class _Graph:
         }
         with temporary() as working_dir:
             folder = os.path.join(working_dir, "graph")
-            write_job(folder, {"values": list(names), "factors": places}, _of_sizes(proto, feeds[0]), samples)
+            job = {
+                "values": list(names),
+                "factors": places,
+                "places": {name: vars(one) for name, one in model.places.items()},
+            }
+            write_job(folder, job, _of_sizes(model.proto, feeds[0]), samples)
+            link_or_copy(model.data, folder)
             status = run_worker(folder, "differentiation", os.path.abspath(folder))
             made = manifest(folder)
             if status or made is None:

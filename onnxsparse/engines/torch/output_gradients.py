@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 
-from onnxsparse.engines.random_projection import IN_STEPS, UNUSED, Feed, Projection, giving
+from onnxsparse.engines.light_model import LightModel
+from onnxsparse.engines.random_projection import IN_STEPS, UNUSED, Feed, Projection
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.devices import in_words
 from onnxsparse.engines.torch.library import torch
@@ -29,12 +29,12 @@ class TorchGradients:
 
     engine = "torch"
 
-    def __init__(self, proto: ModelProto, names: Sequence[str], feeds: Iterable[Feed], projection: Projection) -> None:
+    def __init__(self, model: LightModel, names: Sequence[str], feeds: Iterable[Feed], projection: Projection) -> None:
         self._feeds, self._projection = feeds, projection
-        used = upstream(proto.graph, projection.targets)
+        used = upstream(model.proto.graph, projection.targets)
         self.unreached = {name: UNUSED for name in names if name not in used}
         self._names = [name for name in names if name in used]
-        self._module = _module(proto, projection.targets, self._names)
+        self._module = _module(model, projection.targets, self._names)
         first = next(iter(feeds))
         found = next(self._of_feed(0, first, draws=1))
         self.unreached.update({name: IN_STEPS for name in self._names if name not in found})
@@ -73,11 +73,10 @@ class TorchGradients:
         return {name: one.numpy() for name, one in zip(floats, found) if one is not None}
 
 
-def _module(proto: ModelProto, targets: Sequence[str], names: Sequence[str]) -> Any:
+def _module(model: LightModel, targets: Sequence[str], names: Sequence[str]) -> Any:
     """The converted model; it gives the targets, then what its `followed` names."""
-    copy = giving(proto, [*targets, *names])
-    module = widened(to_module(copy)).eval().requires_grad_(False)
-    draw_by_inputs(module, copy)
+    module = widened(to_module(model.giving([*targets, *names]))).eval().requires_grad_(False)
+    draw_by_inputs(module, model.proto)
     end = next(node for node in module.graph.nodes if node.op == "output")
     given = end.args[0] if isinstance(end.args[0], tuple) else (end.args[0],)
     for node in dict.fromkeys(given[len(targets) :]):

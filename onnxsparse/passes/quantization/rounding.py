@@ -85,10 +85,11 @@ def _layers(proto: ModelProto, rounded: ModelProto, quantization: Quantization) 
 
 
 def _reductions(proto: ModelProto) -> dict[tuple[str, int], Reduction]:
-    """What layers sum up, by their first output and the input that is their weight."""
+    """What layers of one input sum up, by their first output and the input that is their weight."""
     uses = [use for weight in Model.over(proto).flow.weights for use in weight.uses if not use.scope]
-    found = {(use.source.output[0], use.slot): reduction_of([use]) for use in uses}
-    return {place: reduction for place, reduction in found.items() if not isinstance(reduction, str)}
+    found = {(use.source.output[0], use.slot): reduction_of([use]) for use in uses if use.family != "Recurrent"}
+    known = {place: reduction for place, reduction in found.items() if isinstance(reduction, Reduction)}
+    return {place: reduction for place, reduction in known.items() if len(reduction.inputs) == 1}
 
 
 # -- one weight

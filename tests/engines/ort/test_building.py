@@ -42,13 +42,13 @@ def built(folder: Path, feed: Any = FEED, proto: Any = PROTO) -> dict[str, Any]:
 def works(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules that ran as workers."""
     seen: list[str] = []
-    work = building._work
+    work = building.run_worker
 
     def counted(folder: str, module: str, *words: str) -> int:
         seen.append(module)
         return work(folder, module, *words)
 
-    monkeypatch.setattr(building, "_work", counted)
+    monkeypatch.setattr(building, "run_worker", counted)
     return seen
 
 
@@ -88,7 +88,7 @@ def test_no_damage_goes_unseen(tmp_path: Path, name: str, monkeypatch: pytest.Mo
     assert name in building._damage(str(folder), building.manifest(str(folder)))
     os.unlink(folder / name)
     assert name in building._damage(str(folder), building.manifest(str(folder)))
-    monkeypatch.setattr(building, "_work", lambda *words: 1)
+    monkeypatch.setattr(building, "run_worker", lambda *words: 1)
     with pytest.raises(ModelError):  # that is: it is not used again
         built(tmp_path)
 
@@ -104,7 +104,7 @@ def test_what_was_written_by_hand_into_a_manifest_is_not_believed(tmp_path: Path
 
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "_work", lambda *words: worker.NO_SPACE)
+    monkeypatch.setattr(building, "run_worker", lambda *words: worker.NO_SPACE)
     with refusing(OutputError):
         built(tmp_path)
     assert os.listdir(tmp_path) == []
@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_afterwards_is_said_whatever_the_engine_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = building.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(building, "_work", lambda *words: 1)
+    monkeypatch.setattr(building, "run_worker", lambda *words: 1)
     monkeypatch.setattr(building.shutil, "disk_usage", lambda path: usage._replace(free=0))
     with refusing(OutputError):
         built(tmp_path)

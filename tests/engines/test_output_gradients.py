@@ -148,7 +148,7 @@ def test_values_without_a_gradient_have_a_reason() -> None:
 
 
 def stepped() -> Net:
-    """One value that an output depends on, one that a choice depends on, one that nothing does, one that no input changes."""
+    """Values that an output depends on, that a choice depends on, that nothing does, and that no input changes."""
     nodes = [
         make_node("MatMul", ["x", "w"], ["a"]),
         make_node("MatMul", ["x", "v"], ["stepped"]),

@@ -16,7 +16,7 @@ from onnxsparse.calibration.moments import Moments, Samples, dense_moments
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import problem_of
-from onnxsparse.solvers.choosing import Part, keep_shares
+from onnxsparse.solvers.choosing import Part, groups_of, keep_shares
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
@@ -44,7 +44,9 @@ def curves_of(
         problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
         parts = [one.part for one in layer.parts]
         shares = shares_of(layer.shape[1])
-        errors = [_error(problem, moments, fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
+        errors = [
+            _error(problem, moments, fitted) for fitted in rounds(problem, keep_shares(parts, shares), groups_of(parts))
+        ]
         found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
     return [found[layer] for layer in layers]
 

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,10 @@ from onnxsparse.calibration.moments import Samples, dense_moments, swept_moments
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import goals
+from onnxsparse.scores import Obs, Score
 from onnxsparse.solvers.quadratic import Quadratic, mean_errors
-from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+from onnxsparse.solvers.rounds import Layer
+from onnxsparse.solvers.solver import LeastSquares, Solver
 
 RIDGE = 1e-2
 """Of the mean of the diagonal of a layer's Gram matrix: how much the refit holds to the dense weights."""
@@ -40,6 +41,8 @@ class Swept:
     """The error of the same mask over the dense numbers."""
     fell_back: bool
     solved: tuple[str, ...]
+    done: str
+    """What was done to the kept numbers; nothing where they stay."""
 
 
 class Sweep:
@@ -52,7 +55,10 @@ class Sweep:
         samples: Samples,
         sensitivity: Sensitivity,
         store: Store,
+        solver: Solver | None = None,
+        score: Score | None = None,
     ) -> None:
+        self._solver, self._score = solver or LeastSquares(), score or Obs()
         self._samples, self._sensitivity = samples, sensitivity
         self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store)
         several = [layer for layer in layers if len(layer.places) > 1]
@@ -69,18 +75,19 @@ class Sweep:
         if layer in self._later:
             moments.merge(self._later.pop(layer))
         problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer))
-        fitted = last(rounds(problem, goals([one.part for one in layer.parts], drops)))
+        fitted = self._solver.solve(problem, [one.part for one in layer.parts], drops, self._score, False)
         judged = moments.held() or problem.blocks
         plain, still = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense))
-        choices = [(fitted.rows, problem.bias(fitted.rows)), (plain, still)]
+        choices = [(fitted.rows, fitted.bias), (plain, still)]
         costs = [_cost(problem, judged, rows, bias) for rows, bias in choices]
         fell_back = not costs[0] <= costs[1]
         rows, bias = choices[fell_back]
         self._put(layer, rows, bias)
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
         whole = _cost(problem, judged, np.zeros_like(rows), problem.bias(np.zeros_like(rows))) or 1.0
-        solved = tuple(dict.fromkeys(one.name for one in problem.refits))
-        return Swept(layer, masks, costs[fell_back] / whole, costs[1] / whole, fell_back, solved)
+        return Swept(
+            layer, masks, costs[fell_back] / whole, costs[1] / whole, fell_back, fitted.solved, self._solver.does
+        )
 
     def _put(self, layer: CalibratedLayer, rows: Array, bias: Array) -> None:
         for one in layer.parts:
@@ -108,12 +115,6 @@ def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array)
     return float(problem.sensitivity @ mean_errors(blocks, rows, bias))
 
 
-def last(found: Iterable[Fitted]) -> Fitted:
-    """The end of the rounds."""
-    *_, end = found
-    return end
-
-
 def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None) -> Layer:
     """A layer as numbers; without a sensitivity every output counts by what it varies."""
     if sensitivity is None:
@@ -124,4 +125,4 @@ def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity:
     return Layer(layer.matrix(), blocks, sensitivity, RIDGE)
 
 
-__all__ = ["Sweep", "Swept", "in_kind", "last", "problem_of"]
+__all__ = ["Sweep", "Swept", "in_kind", "problem_of"]

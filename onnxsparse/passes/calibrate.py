@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse import progress
+from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve, allocate
 from onnxsparse.calibration.curves import curves_of
 from onnxsparse.calibration.feeding import Feeds
@@ -33,6 +33,8 @@ from onnxsparse.math.values import Array
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
+from onnxsparse.scores import Score
+from onnxsparse.solvers import Solver
 
 SENSITIVITY = "sensitivity"
 SAMPLES, DRAWS = 256, 2
@@ -61,6 +63,8 @@ class Asked:
     allocation: str | None = None
     sensitivity: str = "gradients"
     engine: str = "auto"
+    score: str = "obs"
+    solver: str = "least-squares"
 
 
 def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None) -> Calibrated:
@@ -73,7 +77,7 @@ def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder:
         by_curves = asked.allocation in (None, SENSITIVITY) and sparsity is not None and pattern is not None
         if by_curves and sparsity is not None:
             plan = calibration.allocated(sparsity)
-        return calibration.swept(plan)
+        return calibration.swept(plan, solvers.parse(asked.solver), scores.parse(asked.score))
 
 
 def batches_of(feeds: Feeds) -> Samples:
@@ -137,9 +141,10 @@ class Calibration:
         kept = {one.weight.name: share for layer, share in zip(self.found.layers, shares) for one in layer.parts}
         return replace(self.plan, rows=tuple(_with_share(row, kept) for row in self.plan.rows))
 
-    def swept(self, plan: Plan) -> Calibrated:
-        """Masks and numbers for a plan."""
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
+    def swept(self, plan: Plan, solver: Solver | None = None, score: Score | None = None) -> Calibrated:
+        """Masks and numbers for a plan; by least squares and the score obs unless others are named."""
+        store = Store(self._folder)
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, solver, score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):
             drops = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
@@ -185,7 +190,9 @@ def _with_share(row: PlanRow, kept: Mapping[str, float]) -> PlanRow:
 def _said(swept: Swept) -> str:
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
-    return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    if swept.done:
+        return f"{swept.done}: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    return f"error {swept.error:.2%} of its outputs"
 
 
 __all__ = ["Asked", "Calibrated", "Calibration", "batches_of", "calibrated"]

@@ -60,5 +60,5 @@ def test_without_samples_they_are_refused(word: str) -> None:
     assert scores.parse(word).needs == ("samples",)
     with refusing(OptionError):
         scores.parse(word).value(weight()[0])
-    with pytest.raises(OptionError, match="--data"):
+    with pytest.raises(OptionError, match="data="):
         Rule.make(pattern="unstructured", sparsity=0.5, score=word).demand()

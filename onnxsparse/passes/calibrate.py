@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse import progress
+from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
@@ -39,6 +39,8 @@ from onnxsparse.options import Path
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
+from onnxsparse.scores import Score
+from onnxsparse.solvers import Solver
 
 SENSITIVITY = "sensitivity"
 GRADIENTS, MEASURED = "gradients", "measured"
@@ -60,7 +62,8 @@ class Calibrated:
     """What the sweep found of the layer of each weight that it reached."""
 
 
-SCORES, SOLVERS = ("obs", "wanda", "ria"), ("least-squares", "obs", "bias", "zero")
+SCORES = ("obs", "wanda", "ria")
+"""Those that say nothing without samples."""
 HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
 ENGINES = ("auto", "ort", "torch")
 
@@ -85,7 +88,6 @@ class Asked:
 
     def __post_init__(self) -> None:
         words = {
-            "solver": (self.solver, SOLVERS),
             "sensitivity": (self.sensitivity, HOWS),
             "budget": (self.budget, BUDGETS),
             "engine": (self.engine, ENGINES),
@@ -97,13 +99,13 @@ class Asked:
         for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
+        solvers.parse(self.solver)
+        scores.parse(self.score)
         self._demand_there()
 
     def _demand_there(self) -> None:
         """What calibration cannot do yet is refused, never passed over."""
         missing = {
-            f"--score {self.score}": self.score != "obs",
-            f"--solver {self.solver}": self.solver != "least-squares",
             "--add-bias": self.add_bias,
             "--workers": self.workers not in (None, 1),
             "--checkpoint": self.checkpoint is not None or self.resume,
@@ -130,7 +132,8 @@ def calibrating(
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
         find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
-        yield Calibration(model, plan, batches_of(feeds), find, folder)
+        solver, score = solvers.parse(asked.solver), scores.parse(asked.score)
+        yield Calibration(model, plan, batches_of(feeds), find, folder, solver, score)
 
 
 def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
@@ -188,8 +191,11 @@ class Calibration:
         samples: Samples,
         find: Callable[[Samples, Layers], Sensitivity],
         folder: str | None = None,
+        solver: Solver | None = None,
+        score: Score | None = None,
     ) -> None:
         self.model, self.plan, self.samples, self._folder = model, plan, samples, folder
+        self._solver, self._score = solver, score
         self.cut = Cut(model)
         self.found: Layers = layers_of(model, plan, self.cut)
         self._find = find
@@ -221,7 +227,8 @@ class Calibration:
 
     def swept(self, plan: Plan) -> Calibrated:
         """Masks and numbers for a plan."""
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
+        store = Store(self._folder)
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):
             drops = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
@@ -265,7 +272,9 @@ def _said(swept: Swept) -> str:
         return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
-    return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    if swept.done:
+        return f"{swept.done}: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    return f"error {swept.error:.2%} of its outputs"
 
 
 __all__ = ["Asked", "Calibrated", "Calibration", "batches_of", "calibrated"]

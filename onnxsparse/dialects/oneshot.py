@@ -53,19 +53,44 @@ def oneshot(
     output: Path | None = None,
     samples: int = SAMPLES,
     seed: int = 0,
-    variables: str | Mapping[str, Any] | None = None,
-    lenient: bool = False,
-    dims: Mapping[str, int] | None = None,
     batch_axis: Axes = None,
     state: Axes = None,
+    dims: Mapping[str, int] | None = None,
     resize: str | Sequence[int] | None = None,
     mean: str | float | Sequence[float] | None = None,
     std: str | float | Sequence[float] | None = None,
     layout: str | None = None,
     overwrite: bool = False,
 ) -> Result:
-    """Prune and round a model by what a recipe has done at once, from samples: SparseGPT, Wanda, GPTQ."""
-    asked = asked_of(recipe if isinstance(recipe, Recipe) else Recipe.load(recipe, variables, not lenient), lenient)
+    """Prune and round a model by what a recipe has done at once, from samples: SparseGPT, Wanda, GPTQ.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        recipe: what is done: a recipe with SparseGPTModifier, WandaPruningModifier, GPTQModifier or
+            QuantizationModifier; a path, a text of several lines or a Recipe. Example: recipe="recipe.yaml"
+        data: samples without labels, as the model is fed: an .npz with one array for each input, first axis =
+            samples; a folder of such files, or of images; an .npy for each input; or module:function, a function
+            that yields dictionaries of arrays; or a mapping of arrays, such a function, a loader of batches, or a
+            CalibrationDataReader of onnxruntime or polygraphy. Example: data="samples.npz"
+        output: the model to write; without it `Result.model` has it in memory. Default: None. Example:
+            output="sparse.onnx"
+        samples: how many samples (default 256): of more, those that seed= draws. Example: samples=512
+        seed: for which samples are taken (default 0). Example: seed=1
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name, for multiply-accumulates. Default: None. Example: dims={"height": 224}
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
+    asked = asked_of(recipe if isinstance(recipe, Recipe) else Recipe.load(recipe))
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise OptionError(f"--samples takes a number from 1, not {brief(samples)}")
     source = taken(source)
@@ -91,12 +116,12 @@ class Asked:
     notes: Sequence[str]
 
 
-def asked_of(recipe: Recipe, lenient: bool = False) -> Asked:
+def asked_of(recipe: Recipe) -> Asked:
     """What a recipe asks for; an error where that is not all of it."""
     notes, left = [*recipe.notes], [one for one in recipe.modifiers if not isinstance(one, (OneShot, Quantizing))]
     notes += [f"!{tag_of(one)}: nothing is trained, so it does nothing" for one in left if isinstance(one, PASSIVE)]
     other = [one for one in left if not isinstance(one, PASSIVE)]
-    if other and recipe.strict and not lenient:
+    if other and recipe.strict:
         raise PlanError(f"oneshot cannot run {_named(other[0])}; take it out, or read the recipe with --lenient")
     notes += [f"not applied: {_named(one)}" for one in other]
     notes += [f"!{tag_of(one)}: {said}" for one in recipe.modifiers if isinstance(one, OneShot) for said in one.idle()]
@@ -158,13 +183,13 @@ def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements
         return None, Refinements(), []
     damping = next((one.damping for one in (*by_gram, *asking)), Refinements.damping)
     refined = Refinements(rounding=bool(by_gram or asking), damping=damping)
-    scheme, said = _scheme_of(saying[0].grids if saying else plain[0])
+    scheme, said = _scheme_of(saying[0].grids if saying else plain[0], f"!{tag_of((saying or plain)[0])}")
     return scheme, refined, [said] if said else []
 
 
-def _scheme_of(one: Quantizing) -> tuple[Scheme, str]:
+def _scheme_of(one: Quantizing, tag: str) -> tuple[Scheme, str]:
     """What is rounded on which grid, and what of that means nothing."""
-    said = f"!QuantizationModifier: {one.meaningless}" if one.meaningless else ""
+    said = f"{tag}: {one.meaningless}" if one.meaningless else ""
     scheme = one.afterwards() if isinstance(one, GroupQuantizationModifier) else one.scheme_of()
     return replace(scheme, strict=False), said.replace("in training", "from the samples")
 

@@ -112,7 +112,8 @@ class GroupQuantizationModifier(Quantizing):
         if reason:
             raise OptionError(f"{self.called}: nothing runs it yet: {reason}")
         overrides = {target: _in_blocks(group) for targets, group in self._groups() for target in targets}
-        return Scheme(LayerScheme(None, None), overrides, self.ignore or (), checked=tuple(overrides))
+        ignore = self.ignore or ()
+        return Scheme(LayerScheme(None, None), overrides, ignore, checked=(*overrides, *ignore))
 
     @property
     def meaningless(self) -> str:

@@ -193,7 +193,7 @@ def sparse(folder: Path, name: str, ways: Mapping[str, Mapping[str, Any]]) -> It
     for way, options in ways.items():
         given = {key: value for key, value in options.items() if key != "calibrated"}
         data = samples if options.get("calibrated") else None
-        yield way, osp.prune(str(folder / name), data=data, exclude=["lm_head"], **given).model
+        yield way, osp.prune(str(folder / name), data=data, exclude=["re:lm_head"], **given).model
 
 
 def prune(folder: Path, name: str) -> None:

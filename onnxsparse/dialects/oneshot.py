@@ -183,14 +183,18 @@ def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements
         return None, Refinements(), []
     damping = next((one.damping for one in (*by_gram, *asking)), Refinements.damping)
     refined = Refinements(rounding=bool(by_gram or asking), damping=damping)
-    scheme, said = _scheme_of(saying[0].grids if saying else plain[0], f"!{tag_of((saying or plain)[0])}")
+    scheme, said = _scheme_of(saying[0] if saying else plain[0])
     return scheme, refined, [said] if said else []
 
 
-def _scheme_of(one: Quantizing, tag: str) -> tuple[Scheme, str]:
+def _scheme_of(asking: GPTQModifier | Quantizing) -> tuple[Scheme, str]:
     """What is rounded on which grid, and what of that means nothing."""
-    said = f"{tag}: {one.meaningless}" if one.meaningless else ""
-    scheme = one.afterwards() if isinstance(one, GroupQuantizationModifier) else one.scheme_of()
+    one = asking.grids if isinstance(asking, GPTQModifier) else asking
+    said = f"!{tag_of(asking)}: {one.meaningless}" if one.meaningless else ""
+    try:
+        scheme = one.afterwards() if isinstance(one, GroupQuantizationModifier) else one.scheme_of()
+    except OptionError as error:
+        raise PlanError(f"{asking.called}: {error}") from None
     return replace(scheme, strict=False), said.replace("in training", "from the samples")
 
 

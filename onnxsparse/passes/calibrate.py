@@ -16,12 +16,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve, allocate
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
 from onnxsparse.calibration.feeding import Feeds
+from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import Layers, layers_of
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
@@ -70,7 +72,7 @@ def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder:
     data = open_data(asked.data, fields_of(model, axes), None, False, None)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
-        find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
+        find = partial(_by_gradients, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
         calibration = Calibration(model, plan, batches_of(feeds), find, folder)
         sparsity, pattern = plan.rule.sparsity, plan.rule.pattern
         by_curves = asked.allocation in (None, SENSITIVITY) and sparsity is not None and pattern is not None
@@ -88,10 +90,10 @@ def batches_of(feeds: Feeds) -> Samples:
     return Samples(found, sizes, max(1, len(found) // HELD) if len(found) > 1 else 0)
 
 
-def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
+def _by_gradients(asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
     names = [one.result for layer in layers.layers for one in layer.reductions if one.result]
     found = output_gradients(
-        model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
+        layers.model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
     )
     known = sensitivity_of(layers.layers, found, batches.sizes, DRAWS)
     return replace(known, unreached=found.unreached, engine=found.engine, notes=tuple(found.notes))
@@ -100,14 +102,19 @@ def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples
 @contextmanager
 def named_states(model: Model) -> Iterator[None]:
     """While it lasts the hidden states of all steps have a name in recurrent nodes that give their last ones alone."""
-    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
-    for number, node in enumerate(nodes):
-        node.output[0] = f"onnxsparse states {number}"
+    nodes = _name_states(model)
     try:
         yield
     finally:
         for node in nodes:
             node.output[0] = ""
+
+
+def _name_states(model: Model) -> list[NodeProto]:
+    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
+    for number, node in enumerate(nodes):
+        node.output[0] = f"onnxsparse states {number}"
+    return nodes
 
 
 class Calibration:
@@ -121,9 +128,13 @@ class Calibration:
         find: Callable[[Samples, Layers], Sensitivity],
         folder: str | None = None,
     ) -> None:
-        self.model, self.plan, self.samples, self._folder = model, plan, samples, folder
-        self.cut = Cut(model)
-        self.found: Layers = layers_of(model, plan, self.cut)
+        self._file, self._inlined, self.samples, self._folder = plan, without_functions(model, plan), samples, folder
+        self.model, self.plan = model, plan
+        if self._inlined is not None:
+            self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
+            _name_states(self.model)
+        self.cut = Cut(self.model)
+        self.found: Layers = layers_of(self.model, self.plan, self.cut)
         self.sensitivity = find(samples, self.found)
         self._curves: list[Curve] | None = None
 
@@ -138,10 +149,18 @@ class Calibration:
         """The plan with as much of each layer dropped as costs the least together."""
         shares = allocate(self.curves, 1 - sparsity)
         kept = {one.weight.name: share for layer, share in zip(self.found.layers, shares) for one in layer.parts}
-        return replace(self.plan, rows=tuple(_with_share(row, kept) for row in self.plan.rows))
+        made = replace(self.plan, rows=tuple(_with_share(row, kept) for row in self.plan.rows))
+        return made if self._inlined is None else self._inlined.rows(self._file, made)
 
     def swept(self, plan: Plan) -> Calibrated:
         """Masks and numbers for a plan."""
+        if self._inlined is None:
+            return self._swept(plan)
+        found = self._swept(self._inlined.plan(plan))
+        numbers = self._inlined.numbers(found.numbers, found.tags)
+        return replace(found, plan=self._inlined.rows(plan, found.plan), numbers=numbers, tags=self._inlined.tags)
+
+    def _swept(self, plan: Plan) -> Calibrated:
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):

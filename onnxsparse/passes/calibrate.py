@@ -168,6 +168,7 @@ class Calibration:
             swept = sweep.layer(layer, drops)
             done.update({one.weight.name: swept for one in layer.parts if one.row})
             progress.advance("calibrate", number + 1, len(self.found.layers))
+        sweep.normalise()
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
         return Calibrated(made, numbers, tags)

@@ -40,6 +40,12 @@ class Inlined:
         rows = [replace(row, weight=found[row.weight.tag]) for row in plan.rows if row.weight.tag in found]
         return replace(plan, rows=tuple(rows))
 
+    def names(self, plan: Plan) -> dict[str, str]:
+        """What each weight of the copy is called in the file."""
+        known = {row.weight.tag: row.name for row in plan.rows}
+        found = {weight.name: known.get(weight.tensor.proto.doc_string, "") for weight in self.model.weights}
+        return {name: own for name, own in found.items() if own}
+
     def rows(self, plan: Plan, made: Plan) -> Plan:
         """The plan of the file, with the levels, masks and reasons that were found for the copy."""
         found = {row.weight.tensor.proto.doc_string: row for row in made.rows}

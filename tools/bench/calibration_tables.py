@@ -39,6 +39,7 @@ SECONDS, EXTRA_SECONDS = 90.0, 45.0
 """Of one run on the file that is given, and what calibration may add to tuning there."""
 LIMITS = {"resnet50": (900.0, 3e9), "bert_base": (900.0, 4e9)}
 CORRELATION = 0.99
+FEW = 0.75
 
 
 @dataclass(frozen=True)
@@ -139,20 +140,23 @@ def held(results: Results, way: str, bar: Bar) -> tuple[str, bool]:
             [net, f"{results.nets[net]['dense']:.2f}", *(text for text, _ in cells), *spent(results, net, way)]
         )
     head = ["", "dense", *LEVELS, "deviation, most", "CPU s, most", "peak RSS, MB, most"]
-    return markdown(head, lines), holds
+    return (markdown(head, lines) if lines else ""), holds
 
 
 def side_by_side(results: Results, net: str) -> str:
-    """The ways on one network; zeros are those at 80 %, or at 2:4 where there is no other level."""
+    """The ways on one network."""
     lines = []
     for way in (ONE_SHOT, *(one.title for one in (*VARIANTS, *OTHERS))):
-        cells = [cell(results, net, level, way)[0] for level in LEVELS]
+        cells = [cell(results, net, level, way)[0] + fewer(results, net, level, way) for level in LEVELS]
         if any(cells):
-            first = next(iter(results.of(net, "80 %", way) or results.of(net, "2:4", way)), None)
-            zeros = f"{first['zeros']:.0f} %" if first else ""
-            lines.append([way, *cells, zeros, spent(results, net, way)[1]])
-    head = ["", *LEVELS, "zeros", "CPU s, most"]
-    return markdown(head, lines) if len(lines) > 1 else ""
+            lines.append([way, *cells, spent(results, net, way)[1]])
+    return markdown(["", *LEVELS, "CPU s, most"], lines) if len(lines) > 1 else ""
+
+
+def fewer(results: Results, net: str, level: str, way: str) -> str:
+    """How many zeros there are where a way left most of the network dense, so that its accuracy says little."""
+    share = mean([row["zeros"] for row in results.of(net, level, way)] or [100.0])
+    return f" ({share:.0f} % zeros)" if share < FEW * 100 * LEVELS[level] else ""
 
 
 def lengthened(results: Results) -> tuple[str, bool]:
@@ -207,8 +211,8 @@ def in_time(results: Results) -> bool:
 def parts(results: Results) -> Iterator[tuple[str, str, bool]]:
     """Titles, tables, and whether their bars hold."""
     text, holds = held(results, ONE_SHOT, one_shot)
-    limit = f"A run on the given file takes at most {SECONDS:.0f} CPU s: {said(in_time(results))}.\n"
-    yield "One-shot, 256 unlabelled samples, all defaults", f"{text}\n{limit}", holds and in_time(results)
+    limit = f"\nA run on the given file takes at most {SECONDS:.0f} CPU s: {said(in_time(results))}.\n"
+    yield "One-shot, 256 unlabelled samples, all defaults", text and text + limit, holds and in_time(results)
     yield "Tuned, 6,000 unlabelled samples, all defaults", *held(results, TUNED, tuned)
     for way in PLAIN:
         yield way.title.capitalize(), *held(results, way.title, lambda *_: None)
@@ -220,8 +224,9 @@ def parts(results: Results) -> Iterator[tuple[str, str, bool]]:
 
 
 def tables(rows: Sequence[Row], nets: dict[str, Row], absent: dict[str, str]) -> tuple[str, bool]:
-    """All tables that have rows, and whether all bars hold."""
-    found = [part for part in parts(Results(rows, nets)) if part[1].count("\n") > 2]
+    """All tables that have rows, whether all bars hold, and the peers of which there are none."""
+    found = [part for part in parts(Results(rows, nets)) if part[1]]
     text = "".join(f"\n### {title}\n\n{table}" for title, table, _ in found)
-    told = "".join(f"\nNot measured by this environment: {name}; {reason}.\n" for name, reason in absent.items())
+    measured = {way.peer for way in OTHERS if any(row["way"] == way.title for row in rows)}
+    told = "".join(f"\nNot measured: {name}; {absent[name]}.\n" for name in absent if name not in measured)
     return text + told, all(good for _, _, good in found)

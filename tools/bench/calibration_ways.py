@@ -104,7 +104,8 @@ def onnxsim(method: str) -> Commands:
 
 
 def polygraphy(case: Case) -> list[Command]:
-    return [(PEERS, "-m", "polygraphy", "surgeon", "prune", str(case.model), "-o", str(case.out))]
+    tool = (PEERS, "-c", "from polygraphy.tools import main; main()")
+    return [(*tool, "surgeon", "prune", str(case.model), "-o", str(case.out))]
 
 
 SHARES = tuple(level for level in LEVELS if level != "2:4")

@@ -43,11 +43,13 @@ def similarities(path: str, data: str) -> Any:
 
 
 def stored(graph: onnx.GraphProto) -> Iterator[Any]:
-    """The weights: initializers and constants, but tables that Gather reads."""
-    tables = {node.input[0] for node in graph.node if node.op_type == "Gather"}
-    constants = [(node.output[0], one.t) for node in graph.node for one in node.attribute if node.op_type == "Constant"]
-    for name, tensor in [*((one.name, one) for one in graph.initializer), *constants]:
-        if name not in tables and len(tensor.dims) > 1 and np.prod(tensor.dims) >= SMALLEST:
+    """The weights: initializers and constants that a node reads, but tables that Gather reads."""
+    read = {name for node in graph.node if node.op_type != "Gather" for name in node.input}
+    kept = [(one.name, one) for one in graph.initializer]
+    for node in graph.node:
+        kept += [(node.output[0], one.t) for one in node.attribute if node.op_type == "Constant"]
+    for name, tensor in kept:
+        if name in read and len(tensor.dims) > 1 and np.prod(tensor.dims) >= SMALLEST:
             yield numpy_helper.to_array(tensor)
 
 

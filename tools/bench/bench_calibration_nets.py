@@ -1,7 +1,7 @@
 """Trains the networks that calibrated pruning is measured on, a few minutes each, and exports them. Needs torch.
 
     python tools/bench/bench_calibration_nets.py FOLDER --fashion DIR --digits DIR --reviews CSV --questions TXT
-                                                 [--nets depthwise vit ...] [--given FILE.onnx] [--add FILE.onnx ...]
+                                                 [--nets depthwise vit ...] [--given FILE.onnx] [--add FILE.onnx ...] [--sizes]
 
 FOLDER gets NAME.onnx for each network, FOLDER/data the samples that pruning may see and the test set, and
 FOLDER/data.json a row for each network: accuracy, names of inputs, files. Networks that are there already are kept.
@@ -40,9 +40,10 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 import onnxsparse as osp  # noqa: E402
+from models.builders import bert, resnet50  # noqa: E402
 from tools.bench.bench_permute_distance import network  # noqa: E402
 from tools.bench.bench_quantize import of_onnxruntime  # noqa: E402
-from tools.bench.bench_quantize_nets import Net, PreNorm, Vision, inverted, normed, perceptron, trained  # noqa: E402
+from tools.bench.bench_quantize_nets import BATCH, Net, PreNorm, Vision, inverted, normed, perceptron, trained  # noqa: E402
 from tools.bench.calibration_data import DATASETS, Arrays, Dataset, Sources, chosen, write  # noqa: E402
 from tools.bench.channels_last import rewritten  # noqa: E402
 
@@ -218,7 +219,7 @@ KINDS = {
     "channels_last": Kind("channels_last", Net(plain, 60_000, 4), with_channels_last),
     "lstm": Kind("digits", Net(lambda: Lines(nn.LSTM, 2, True), 30_000, 4)),
     "vit": Kind("fashion", Net(Vision, 30_000, 5, 1e-3)),
-    "bert": Kind("questions", Net(Bert, 4_600, 10, 1e-3)),
+    "bert": Kind("questions", Net(Bert, 4_500, 10, 1e-3)),
     "grouped": Kind("digits", Net(grouped, 30_000, 3)),
     "text": Kind("reviews", Net(Text, 26_000, 3, 1e-3)),
     "gru": Kind("fashion", Net(lambda: Lines(nn.GRU, 1, False), 30_000, 4)),
@@ -295,7 +296,8 @@ def train(shelf: Shelf, name: str, seed: int) -> None:
     first = data.train[next(iter(data.train))]
     pixels = first.transpose(0, 3, 1, 2) if kind.data == "channels_last" else first
     if not state.exists():
-        torch.save(trained(kind.net, seed, pixels, data.labels).state_dict(), state)
+        whole = kind.net._replace(samples=min(kind.net.samples, len(pixels) // BATCH * BATCH))
+        torch.save(trained(whole, seed, pixels, data.labels).state_dict(), state)
     model = kind.net.make()
     model.load_state_dict(torch.load(state, weights_only=True))
     kind.write(model.eval(), shelf.path(name), data.train)
@@ -306,7 +308,7 @@ def train(shelf: Shelf, name: str, seed: int) -> None:
 def quantized(shelf: Shelf, name: str, source: str) -> None:
     row = shelf.rows()[source]
     samples = dict(np.load(shelf.folder / row["calibration"][0]))
-    osp.quantize(str(shelf.path(source)), output=str(shelf.path(name)), data=samples)
+    osp.quantize(str(shelf.path(source)), output=str(shelf.path(name)), data=samples, overwrite=True)
     shelf.enter(Made(name, row["data"], "int8"))
 
 
@@ -320,6 +322,15 @@ def quantized_by_onnxruntime(shelf: Shelf, name: str, source: str) -> None:
 def added(shelf: Shelf, path: Path, bars: str) -> None:
     shutil.copyfile(path, shelf.path(path.stem))
     shelf.enter(Made(path.stem, "fashion", bars))
+
+
+def full_size(folder: Path) -> None:
+    """ResNet-50 and BERT-base with random weights and samples, for time and memory."""
+    draws = np.random.default_rng(0)
+    pixels, ids = draws.standard_normal((32, 3, 224, 224), np.float32), draws.integers(0, 2_000, (64, 128))
+    for name, model, samples in (("resnet50", resnet50(), pixels), ("bert_base", bert(vocabulary=2_000), ids)):
+        onnx.save(model, folder / f"{name}.onnx")
+        np.savez(folder / f"{name}_calib_0.npz", x=samples)
 
 
 def jobs(shelf: Shelf, given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -346,6 +357,7 @@ def main() -> None:
     parser.add_argument("--given", type=Path, metavar="FILE.onnx")
     parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE.onnx")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sizes", action="store_true", help="ResNet-50 and BERT-base, too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     sources = Sources(**{name: getattr(given, name) for name in Sources.__dataclass_fields__})
@@ -353,6 +365,8 @@ def main() -> None:
     for name, make in jobs(shelf, given):
         if name not in shelf.rows() and (not given.nets or name in given.nets):
             make()
+    if given.sizes:
+        full_size(given.folder)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 `add` takes one batch; `merge` takes what another process found; `state` is what a checkpoint holds.
 
     Range, ChannelRange, Histogram    the same state, bit for bit, whatever the order and the split of the batches
-    Moments, Gram                     sums in float64: the same but for the last bits of a sum
+    Moments, Gram, LayerMoments       sums in float64: the same but for the last bits of a sum
     BatchRanges                       in the order of the batches: what is merged comes behind
 
 Numbers that are not finite are left out of ranges and histograms: attention masks hold minus infinity. Where sums had
@@ -13,23 +13,19 @@ some they are not finite either.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from onnxsparse.calibration.reductions import Reduction
 from onnxsparse.math.values import Array
 
 
-class Statistics(ABC):
-    """What is known of one value."""
+class Additive(ABC):
+    """What is known of some values, batch after batch."""
 
     @abstractmethod
-    def add(self, batch: Array) -> None:
-        """Take one batch of it."""
-
-    @abstractmethod
-    def merge(self, other: Statistics) -> None:
+    def merge(self, other: Any) -> None:
         """Take what was found elsewhere, as if its batches had come here."""
 
     @abstractmethod
@@ -39,6 +35,14 @@ class Statistics(ABC):
     @abstractmethod
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from a state."""
+
+
+class Statistics(Additive):
+    """What is known of one value."""
+
+    @abstractmethod
+    def add(self, batch: Array) -> None:
+        """Take one batch of it."""
 
 
 class Range(Statistics):
@@ -252,27 +256,25 @@ class Histogram(Statistics):
         self.exponent, self.counts = int(state["exponent"]), state["counts"].copy()
 
 
-class Gram(Statistics):
-    """The products of a layer's inputs with each other, X^T X, for each group of the layer: with them the square of an
+class Gram(Additive):
+    """The products of a layer's inputs with each other, X^T X, for each block of its matrix: with them the square of an
     error that a change of its weight makes in its outputs is known.
     """
 
     MOST = 128
     """Positions of each sample, evenly spread: neighbours in an image say nearly the same."""
 
-    def __init__(self, reduction: Reduction, most: int | None = MOST) -> None:
-        self._reduction, self._most, self.count = reduction, most, 0
+    def __init__(self) -> None:
+        self.count = 0
         self.products: Array = np.array(0.0)
 
-    def add(self, batch: Array) -> None:
-        rows = self._reduction.rows(batch, self._most).astype(np.float32, copy=False)
-        for start in range(0, rows.shape[1], 4096):  # sums of float32 stay short
-            part = rows[:, start : start + 4096]
-            with np.errstate(over="ignore", invalid="ignore"):
-                self.products = self.products + np.matmul(part.transpose(0, 2, 1), part).astype(np.float64)
-        self.count += rows.shape[1]
+    def add(self, rows: Sequence[Array]) -> None:
+        """Take the rows of each block."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.products = self.products + np.stack([_product(block, block) for block in rows])
+        self.count += len(rows[0])
 
-    def merge(self, other: Statistics) -> None:
+    def merge(self, other: Additive) -> None:
         assert isinstance(other, Gram)
         self.products, self.count = self.products + other.products, self.count + other.count
 
@@ -281,3 +283,56 @@ class Gram(Statistics):
 
     def restore(self, state: Mapping[str, Array]) -> None:
         self.products, self.count = state["products"], int(state["count"])
+
+
+class LayerMoments(Additive):
+    """What least squares has to know of one block of a layer: its inputs x, and the outputs y that are wanted of it.
+
+    Rows with numbers that are not finite are left out, and counted.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.count = self.left_out = 0
+        self.gram, self.cross = np.zeros((inputs, inputs)), np.zeros((inputs, outputs))
+        self.sum_x, self.sum_y, self.square_y = np.zeros(inputs), np.zeros(outputs), np.zeros(outputs)
+
+    def add(self, rows: Array, targets: Array) -> None:
+        """Take inputs (positions, K) and what is to come of them (positions, outputs)."""
+        if not (_all_finite(rows) and _all_finite(targets)):
+            finite = np.flatnonzero(np.isfinite(rows).all(axis=1) & np.isfinite(targets).all(axis=1))
+            self.left_out += len(rows) - len(finite)
+            rows, targets = rows[finite], targets[finite]
+        self.gram += _product(rows, rows)
+        self.cross += _product(rows, targets)
+        self.sum_x += rows.sum(axis=0, dtype=np.float64)
+        self.sum_y += targets.sum(axis=0, dtype=np.float64)
+        self.square_y += np.square(targets, dtype=np.float64).sum(axis=0)
+        self.count += len(rows)
+
+    def merge(self, other: Additive) -> None:
+        assert isinstance(other, LayerMoments)
+        for name in self.__dict__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def state(self) -> dict[str, Array]:
+        return {name: np.array(value) for name, value in self.__dict__.items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        self.count, self.left_out = int(state["count"]), int(state["left_out"])
+        self.gram, self.cross = state["gram"].copy(), state["cross"].copy()
+        self.sum_x, self.sum_y = state["sum_x"].copy(), state["sum_y"].copy()
+        self.square_y = state["square_y"].copy()
+
+
+def _all_finite(numbers: Array) -> bool:
+    """Whether all are: a sum of them says it at once, unless it is too large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(numbers.sum()) or np.isfinite(numbers).all())
+
+
+def _product(left: Array, right: Array) -> Array:
+    """left^T right in float64; sums of float32 stay short."""
+    found = np.zeros((left.shape[1], right.shape[1]))
+    for start in range(0, len(left), 4096):
+        found += left[start : start + 4096].T @ right[start : start + 4096]
+    return found

@@ -155,13 +155,13 @@ def einsum(index: int) -> Arrange:
         operands = terms.split(",")
         if len(operands) != 2:
             return f"Einsum '{equation}' is not the product of two matrices"
-        result = result if arrow else _implicit_result(terms)
+        result = result if arrow else implicit_result(terms)
         return _einsum_roles(equation, operands[index], operands[1 - index], result, shape)
 
     return arrange
 
 
-def _implicit_result(terms: str) -> str:
+def implicit_result(terms: str) -> str:
     """Without an arrow the labels that stand once, in alphabetical order, are the result."""
     labels = terms.replace(",", "").replace("...", "")
     return ("..." if "..." in terms else "") + "".join(

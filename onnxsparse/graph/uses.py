@@ -125,9 +125,11 @@ class Uses:
                 self._refuse(piece, why, place.node)
                 self.consume(piece, f"{place.node.op_type} '{label(place.node)}'")
             else:
-                self._use_traced(place, slot, piece, span)
+                self._use_traced(place, slot, piece, span, value.axis)
 
-    def _use_traced(self, place: Place, slot: Slot, value: Traced, rows: tuple[int, int] | None = None) -> None:
+    def _use_traced(
+        self, place: Place, slot: Slot, value: Traced, rows: tuple[int, int] | None = None, axis: int = 0
+    ) -> None:
         node = place.node
         found = _arranged(place, slot, value)
         if isinstance(found, str):
@@ -139,6 +141,7 @@ class Uses:
         use = Use(
             node, node.op_type, label(node), place.scope, slot.index, slot.family, value.tensor.shape,
             layout, arrangement, value.crossed, quantization, value.steps, value.shuffles, rows,
+            None if rows is None else axis + len(arrangement.shape) - len(value.shape),
         )  # fmt: skip
         self._add(value.tensor, use)
 

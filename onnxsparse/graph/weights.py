@@ -39,6 +39,7 @@ class Use:
     steps: tuple[Step, ...] = ()
     shuffles: tuple[Shuffle, ...] = ()
     rows: tuple[int, int] | None = None  # where its outputs lie in a weight that is cut between them, or joined
+    along: int | None = None  # the axis of the arrangement that `rows` are of
 
     @property
     def masks(self) -> tuple[Mask, ...]:

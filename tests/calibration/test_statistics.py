@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from onnxsparse.calibration.statistics import BatchRanges, ChannelRange, Histogram, Moments, Range
+from onnxsparse.calibration.statistics import BatchRanges, ChannelRange, Histogram, LayerMoments, Moments, Range
 
 LARGEST = float(np.float32(1e30))
 FLOATS = st.floats(-LARGEST, LARGEST, width=32) | st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 2.0**20, -(2.0**-20)])
@@ -98,3 +98,28 @@ def test_batch_ranges_keep_their_order():
 def test_what_is_not_finite_is_left_out(make):
     dirty = np.array([[1.0], [-np.inf], [np.nan], [2.0]], np.float32)
     assert same(seen(make, [dirty]), seen(make, [dirty[[0, 3]]]))
+
+
+def test_moments_of_a_layer() -> None:
+    """Sums of products of all rows, but for those with numbers that are not finite, whatever the split."""
+    generator = np.random.default_rng(0)
+    rows, targets = (generator.normal(1, 2, (9000, size)).astype(np.float32) for size in (5, 3))
+    rows[4, 2], rows[17, 0], targets[8999, 1], targets[17, 1] = np.nan, np.inf, -np.inf, np.nan
+    whole, pieces, saved = (LayerMoments(5, 3) for _ in range(3))
+    whole.add(rows, targets)
+    for x, y in zip(np.split(rows[::-1], [10, 5000]), np.split(targets[::-1], [10, 5000])):
+        part = LayerMoments(5, 3)
+        part.add(x, y)
+        pieces.merge(part)
+    saved.restore(pieces.state())
+    kept = np.setdiff1d(np.arange(9000), [4, 17, 8999])
+    x, y = (one[kept].astype(np.float64) for one in (rows, targets))
+    wanted = {"gram": x.T @ x, "cross": x.T @ y, "sum_x": x.sum(0), "sum_y": y.sum(0), "square_y": (y * y).sum(0)}
+    for found in (whole, pieces, saved):
+        assert (found.count, found.left_out) == (8997, 3)
+        for name, value in wanted.items():
+            np.testing.assert_allclose(getattr(found, name), value, rtol=1e-5)
+    saved.merge(whole)
+    assert saved.count == 2 * 8997
+    assert same(saved, saved)
+    assert not same(saved, pieces)

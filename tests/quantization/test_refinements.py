@@ -14,10 +14,11 @@ from onnx.helper import make_node, make_tensor_value_info
 import onnxsparse as osp
 from onnxsparse.calibration.collecting import Stepwise, collect
 from onnxsparse.calibration.observers import observed
-from onnxsparse.calibration.reductions import reduction_of
+from onnxsparse.calibration.reductions import Reduction, reduction_of
 from onnxsparse.calibration.statistics import Gram, Moments
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.edit import copied
+from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import Grid, of_weight
 from onnxsparse.passes.quantization.bias_correction import correct_biases
 from onnxsparse.passes.quantization.equalization import channel_ranges, equalize
@@ -135,55 +136,28 @@ def test_with_one_scale_for_a_weight_its_rows_count() -> None:
     assert distance(proto, quantization, scaled(proto, quantization), dense) < 0.5 * before
 
 
-# -- reductions and Gram matrices
+# -- Gram matrices
 
 
-@pytest.mark.parametrize(
-    ("attributes", "shape", "image"),
-    [
-        ({"pads": [1, 1, 1, 1]}, (6, 4, 3, 3), (2, 4, 7, 6)),
-        ({"group": 2, "strides": [2, 1], "dilations": [1, 2], "pads": [0, 1, 2, 1]}, (6, 2, 3, 2), (2, 4, 7, 6)),
-        ({"group": 4}, (8, 1, 3, 3), (2, 4, 7, 6)),
-        ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, (5, 4, 3, 3), (2, 4, 7, 6)),
-        ({"auto_pad": "SAME_LOWER"}, (5, 4, 2, 2), (2, 4, 7, 6)),
-        ({"pads": [1, 1]}, (3, 4, 3), (2, 4, 9)),
-    ],
-)
-def test_the_rows_of_a_convolution_give_its_outputs(attributes: Any, shape: Any, image: Any) -> None:
-    node = make_node("Conv", ["x", "w"], ["y"], **attributes)
-    weight, inputs = drawn(*shape), drawn(*image, seed=1)
-    reduction = reduction_of(node, 1, shape)
-    assert reduction is not None
-    ends = [make_tensor_value_info("x", FLOAT, image)], [make_tensor_value_info("y", FLOAT, None)]
-    wanted = ran(model([node], *ends, {"w": weight}), "x", inputs)
-    found = reduction.rows(inputs) @ reduction.matrix(weight).transpose(0, 2, 1)
-    found = found.reshape(found.shape[0], image[0], -1, found.shape[-1]).transpose(1, 0, 3, 2)
-    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, atol=1e-4)
-    np.testing.assert_array_equal(reduction.restored(reduction.matrix(weight)), weight)
-
-
-@pytest.mark.parametrize("turned", [(0, 0), (1, 0), (0, 1), (1, 1)])
-def test_the_rows_of_a_gemm_give_its_outputs(turned: tuple[int, int]) -> None:
-    inputs, weight = drawn(5, 4), drawn(4, 3, seed=1)
-    left, right = (array.T if flag else array for array, flag in zip((inputs, weight), turned))
-    node = make_node("Gemm", ["x", "w"], ["y"], transA=turned[0], transB=turned[1])
-    for slot, given, other in ((1, right, left), (0, left, right)):
-        reduction = reduction_of(node, slot, given.shape)
-        assert reduction is not None
-        found = (reduction.rows(other) @ reduction.matrix(given).transpose(0, 2, 1))[0]
-        np.testing.assert_allclose(found if slot else found.T, inputs @ weight, atol=1e-5)
+def layer(node: onnx.NodeProto, weight: np.ndarray) -> Reduction:
+    """What a layer whose weight is `w` sums up."""
+    ends = [make_tensor_value_info("x", FLOAT, None)], [make_tensor_value_info("y", FLOAT, None)]
+    proto = model([node], *ends, {"w": weight})
+    (found,) = Model.over(proto).flow.weights
+    reduction = reduction_of(found.uses)
+    assert isinstance(reduction, Reduction)
+    return reduction
 
 
 def test_a_gram_matrix_adds_up_whatever_the_split() -> None:
-    reduction = reduction_of(make_node("Conv", ["x", "w"], ["y"], group=2), 1, (6, 2, 3, 3))
-    assert reduction is not None
-    inputs, whole, parts, saved = drawn(12, 4, 9, 9), Gram(reduction), Gram(reduction), Gram(reduction)
-    whole.add(inputs)
+    reduction = layer(make_node("Conv", ["x", "w"], ["y"], group=2), drawn(6, 2, 3, 3))
+    inputs, whole, parts, saved = drawn(12, 4, 9, 9), Gram(), Gram(), Gram()
+    whole.add(reduction.rows({"x": inputs}))
     for batch in np.split(inputs[::-1], [1, 5]):
-        part = Gram(reduction)
-        part.add(batch)
+        part = Gram()
+        part.add(reduction.rows({"x": batch}))
         parts.merge(part)
-    rows = reduction.rows(inputs).astype(np.float64)
+    rows = np.stack(reduction.rows({"x": inputs})).astype(np.float64)
     np.testing.assert_allclose(whole.products, rows.transpose(0, 2, 1) @ rows, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(parts.products, whole.products, rtol=1e-5, atol=1e-4)
     saved.restore(parts.state())
@@ -199,10 +173,8 @@ def test_a_gram_matrix_adds_up_whatever_the_split() -> None:
 def test_rounding_by_a_gram_matrix_lessens_the_error_and_holds_the_zeros(bits: int, block: int) -> None:
     mixed = drawn(400, 32) @ drawn(32, 32, seed=1)
     weight = np.where(drawn(16, 32, seed=2) > 0.4, 0, drawn(16, 32, seed=3)).astype(np.float32)
-    reduction = reduction_of(make_node("Gemm", ["x", "w"], ["y"], transB=1), 1, weight.shape)
-    assert reduction is not None
-    gram = Gram(reduction)
-    gram.add(mixed)
+    reduction, gram = layer(make_node("Gemm", ["x", "w"], ["y"], transB=1), weight), Gram()
+    gram.add(reduction.rows({"x": mixed}))
     params = of_weight(weight, Grid(bits, narrow=True), 1 if block else 0, block)
     integers = integers_by_gram(weight, params, reduction, gram)
     nearest = params.quantize(weight)

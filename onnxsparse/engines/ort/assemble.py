@@ -115,7 +115,7 @@ def assemble(
     made.ranges, made.shares = rounding.ranges, rounding.shares
     _lose(writer, prepared, spec.objective, scales, made)
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in (*front, *model.graph.node, *writer.nodes)]
-    nodes = _once(nodes, set(made.moving), writer)
+    nodes = once(nodes, set(made.moving), writer)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     domains = {entry.domain for entry in model.opset_import}
@@ -144,7 +144,7 @@ def _mask(writer: Writer, prepared: Prepared, spec: Spec, made: Assembled) -> No
                 node.input[place] = renamed[name]
 
 
-def _once(nodes: Sequence[NodeProto], trained: Collection[str], writer: Writer) -> list[NodeProto]:
+def once(nodes: Sequence[NodeProto], trained: Collection[str], writer: Writer) -> list[NodeProto]:
     """A node that reads a trained tensor twice gets it by an Identity the second time: the engine fails otherwise."""
     found: list[NodeProto] = []
     for node in nodes:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,11 +22,11 @@ import onnxsparse
 from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.ort import library, worker
 from onnxsparse.engines.ort.assemble import generate
-from onnxsparse.engines.ort.library import short
+from onnxsparse.engines.ort.jobs import ERROR, failure, run_worker, write_job
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.shapes import infer_shapes
-from onnxsparse.errors import ModelError, OptionError, OutputError
+from onnxsparse.errors import OutputError
 from onnxsparse.graph.edit import Writer, reads, reduce_to
 from onnxsparse.math.values import Array
 
@@ -38,16 +36,12 @@ from onnxsparse.math.values import Array
 # 2. A graph of which a byte is not what it was is made anew, with a note.
 # 3. Where the engine dies, the operator it dies of is looked for, and the graph is cut there.
 
-MANIFEST, ERROR = "manifest.json", "error.json"
+MANIFEST = "manifest.json"
 SEAL, BLOCK = "seal", 1 << 20
-WAY_OUT = "try --engine torch, or leave out the part of the model it comes from"
 CUTS = 3
 """Operators at most that a graph is cut at because the engine died of them."""
 WANT_OF_MEMORY = -9
-LEAST_SPACE = 1 << 16
-"""Bytes below which a disk is full."""
 MAKING = ".making-"
-_DEATHS = {-11: "SIGSEGV", -8: "SIGFPE", -6: "abort", -4: "SIGILL", -9: "killed, perhaps for want of memory"}
 
 
 def build(
@@ -125,14 +119,15 @@ def _made(folder: str, spec: Spec, model: ModelProto, samples: Mapping[str, Arra
     """Have the graph made and proven in a folder of its own, and keep what training needs of it."""
     deadly: list[Culprit] = []
     while True:
-        _write_job(folder, spec, model, samples, check, deadly)
-        status = _work(folder, "trial", os.path.abspath(folder))
+        job = {"spec": json.loads(spec.to_json()), "check": check, "deadly": [one.node for one in deadly]}
+        write_job(folder, job, model, samples)
+        status = run_worker(folder, "trial", os.path.abspath(folder))
         made = manifest(folder)
         if not status and made is not None:
             break
         found = _died_of(folder, status)
         if found is None or found in deadly or len(deadly) == CUTS:
-            raise _failure(folder, status, found)
+            raise failure(folder, status, f"{found.operator} '{found.node}'" if found else "")
         deadly.append(found)
     for name in ("model.onnx", "samples.npz", "job.json", "log", "stage", ASIDE_MODEL, ASIDE_FEED, ASIDE_NAMES):
         os.unlink(os.path.join(folder, name))
@@ -154,72 +149,12 @@ def _died_of(folder: str, status: int) -> Culprit | None:
     if status in (0, 1, WANT_OF_MEMORY, worker.NO_SPACE) or os.path.exists(os.path.join(folder, ERROR)):
         return None
     return find_culprit(
-        folder, lambda count: _work(folder, "building", os.path.abspath(folder), str(count)) not in (0, 1)
+        folder, lambda count: run_worker(folder, "building", os.path.abspath(folder), str(count)) not in (0, 1)
     )
 
 
 def _cut_note(found: Culprit) -> str:
     return f"the engine dies of {found.operator} '{found.node}': the graph is cut there and matched on both sides"
-
-
-def _write_job(
-    folder: str,
-    spec: Spec,
-    model: ModelProto,
-    samples: Mapping[str, Array],
-    check: bool,
-    deadly: Sequence[Culprit] = (),
-) -> None:
-    job = {
-        "spec": json.loads(spec.to_json()),
-        "names": list(samples),
-        "check": check,
-        "deadly": [one.node for one in deadly],
-    }
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-        with open(os.path.join(folder, "model.onnx"), "wb") as file:
-            file.write(model.SerializeToString())
-        arrays: dict[str, Any] = {f"a{place}": array for place, array in enumerate(samples.values())}
-        np.savez(os.path.join(folder, "samples.npz"), **arrays)
-        with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
-            json.dump(job, file)
-    except ValueError as error:  # protobuf's word for more than 2 GB
-        raise ModelError("the model is over 2 GB, more than the training engine takes; use --engine torch") from error
-
-
-def _work(folder: str, module: str, *words: str) -> int:
-    """Run a module of this folder as a worker; its noise goes to a file beside."""
-    home = os.path.dirname(os.path.dirname(os.path.abspath(onnxsparse.__file__)))
-    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    return worker.run([sys.executable, "-m", "onnxsparse.engines.ort.worker", module, *words], folder, path)
-
-
-def _failure(folder: str, status: int, found: Culprit | None) -> Exception:
-    # the engine itself does not say why it could not write
-    if status == worker.NO_SPACE or shutil.disk_usage(folder).free < LEAST_SPACE:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    try:
-        with open(os.path.join(folder, ERROR), encoding="utf-8") as file:
-            told = json.load(file)
-    except (OSError, ValueError):
-        what = f" of {found.operator} '{found.node}'" if found else ""
-        death = _DEATHS.get(status, f"exit code {status}")
-        return ModelError(f"the training engine died{what} while {_stage(folder)} ({death}); {WAY_OUT}")
-    if told["ours"]:
-        kind = OptionError if told["ours"] == "option" else ModelError
-        return kind(" ".join(str(told["error"]).split()))
-    line = short(told["error"])
-    return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line}; {WAY_OUT}")
-
-
-def _stage(folder: str) -> str:
-    try:
-        with open(os.path.join(folder, "stage"), encoding="utf-8") as file:
-            return file.read() or "starting"
-    except OSError:
-        return "starting"
 
 
 def _mark(folder: str, content: Mapping[str, Any]) -> None:

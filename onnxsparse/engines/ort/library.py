@@ -38,7 +38,7 @@ _STAND_INS = ("onnxruntime.training.amp", "onnxruntime.training.optim")
 @cache
 def training() -> Any:
     """The package `onnxruntime.training`, with `artifacts`, `api` and `onnxblock`."""
-    _demand()
+    demand()
     for name in _STAND_INS:
         sys.modules.setdefault(name, types.ModuleType(name))
     with warnings.catch_warnings(), quiet():
@@ -59,7 +59,8 @@ def available() -> bool:
     return hasattr(state, "Module") and hasattr(state, "CheckpointState")
 
 
-def _demand() -> None:
+def demand() -> None:
+    """An error that says what to install, where the engine is not."""
     if available():
         return
     raise MissingExtraError(_way(tuple(sys.version_info[:2]), importlib.util.find_spec("onnxruntime") is not None))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx.shape_inference
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
-from onnx.helper import make_attribute, make_node, tensor_dtype_to_np_dtype
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx.helper import make_attribute, make_node
 
 from onnxsparse.engines.ort.draft import Draft
+from onnxsparse.engines.rounding import clip_round_trips, stored_everywhere
 from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import RANDOM, SIZES, FreshNames, Writer, called, keep, reads, scopes
-from onnxsparse.graph.initializers import stored_of
 from onnxsparse.math.values import Array
 
 # -- Whole numbers divided by zero end the process, and so does the least of them divided by -1: the copy does not.
@@ -117,109 +117,18 @@ def _is_safe(tensor: TensorProto) -> bool:
     return bool(array.all() and (array != -1).all())
 
 
-# -- Values that the file rounds to whole numbers and back (QuantizeLinear, then DequantizeLinear) are only clipped.
-#
-#     DequantizeLinear(QuantizeLinear(x)) = (round(x / s) + z, kept within what the type holds, - z) s
-#                                         ~ x kept within (low - z) s and (high - z) s
-#
-# 1. No gradient gets past the rounding; it does past the clipping, and where the rounding lets nothing through, neither
-#    does that. So the copy trains on what is being rounded. The file that is delivered rounds as it did.
-# 2. Both nodes have the same scale and the same zero point, and these are stored. Scales along an axis need a stored x.
-# 3. Types of 8 and 16 bits. What reads the whole numbers themselves keeps them.
-
-_WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
-
-
-class _Bounds(NamedTuple):
-    low: Array
-    high: Array
+# -- Values that the file rounds to whole numbers and back are only clipped (see `rounding`).
 
 
 def without_rounding(draft: Draft) -> None:
     """Clip in place of every pair that is understood: the engine (1.19.2) has no gradient for QuantizeLinear."""
-    stored = dict(stored_everywhere(draft.graph))
-    count = sum(_clipped(graph, stored, draft.opset) for graph in scopes(draft.graph))
+    count = clip_round_trips(draft.graph, draft.opset)
     if count:
         draft.note(
             f"{count} value{'s are' if count > 1 else ' is'} rounded to whole numbers and back in the file "
             "(QuantizeLinear): the copy keeps to the same range and does not round, so losses and metrics of the "
             "training are those without rounding"
         )
-
-
-def stored_everywhere(main: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    """What is stored in a graph and its bodies, by name."""
-    for graph in scopes(main):
-        yield from ((tensor.name, tensor) for tensor in graph.initializer)
-        for node in graph.node:
-            tensor = stored_of(node) if node.op_type == "Constant" else None
-            if tensor is not None:
-                yield node.output[0], tensor
-
-
-def _clipped(graph: GraphProto, stored: Mapping[str, TensorProto], opset: int) -> int:
-    makers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
-    writer, nodes, count = Writer(graph, opset), list[NodeProto](), 0
-    for node in graph.node:
-        first = makers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        bounds = None if first is None else _bounds(first, node, stored)
-        if first is None or bounds is None:
-            nodes.append(node)
-            continue
-        low, high = (writer.constant(bound, "bound", bound.dtype) for bound in bounds)
-        writer.nodes = []
-        writer.node("Min", writer.node("Max", first.input[0], low), high, to=node.output[0])
-        nodes += writer.nodes
-        count += 1
-    if count:
-        read = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
-        keep(graph.node, [node for node in nodes if node.op_type != "QuantizeLinear" or node.output[0] in read])
-    return count
-
-
-def _bounds(first: NodeProto, second: NodeProto, stored: Mapping[str, TensorProto]) -> _Bounds | None:
-    """The range of a pair, as it is broadcast to x; None where the pair is not understood."""
-    numbers = [[stored.get(name) for name in node.input[1:] if name] for node in (first, second)]
-    if any(one is None for pair in numbers for one in pair) or not numbers[0]:
-        return None
-    (scale, *zero), (again, *zero_again) = ([numpy_helper.to_array(one) for one in pair if one] for pair in numbers)
-    kind = _quantized_type(first, stored)
-    same = np.array_equal(scale, again) and np.array_equal(_zero_point(zero), _zero_point(zero_again))
-    if kind is None or not same:
-        return None
-    limits = np.iinfo(tensor_dtype_to_np_dtype(kind))
-    low, high = (
-        (limit - _zero_point(zero).astype(np.float64)) * scale.astype(np.float64) for limit in (limits.min, limits.max)
-    )
-    shape = _along(first, scale, stored)
-    return None if shape is None else _Bounds(*(bound.astype(scale.dtype).reshape(shape) for bound in (low, high)))
-
-
-def _zero_point(zero: list[Array]) -> Array:
-    """The zero point, which is 0 where there is none."""
-    return zero[0] if zero else np.zeros((), np.uint8)
-
-
-def _quantized_type(first: NodeProto, stored: Mapping[str, TensorProto]) -> int | None:
-    given = attributes(first)
-    if given.get("block_size") or len(first.input) > 3:
-        return None
-    zero = first.input[2] if len(first.input) > 2 else ""
-    kind = stored[zero].data_type if zero else given.get("output_dtype") or TensorProto.UINT8
-    return kind if kind in _WHOLE else None
-
-
-def _along(first: NodeProto, scale: Array, stored: Mapping[str, TensorProto]) -> tuple[int, ...] | None:
-    if scale.size == 1:
-        return ()
-    tensor = stored.get(first.input[0])
-    if tensor is None:
-        return None
-    axis = next((attribute.i for attribute in first.attribute if attribute.name == "axis"), 1)
-    rank = len(tensor.dims)
-    if scale.ndim != 1 or not -rank <= axis < rank:
-        return None
-    return tuple(scale.size if place == axis % rank else 1 for place in range(rank))
 
 
 # -- Random numbers of the file: in training they follow from the seed and the samples, and from nothing else.

@@ -9,9 +9,7 @@ that whoever started it can tell what it died of.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,6 +26,7 @@ from onnxsparse.engines.ort.assemble import Assembled, assemble, generate
 from onnxsparse.engines.ort.building import ASIDE_FEED, ASIDE_MODEL, ASIDE_NAMES
 from onnxsparse.engines.ort.fake_quantization import as_products, taken_out
 from onnxsparse.engines.ort.gradients import cut, teacher
+from onnxsparse.engines.ort.jobs import Job, carry_out
 from onnxsparse.engines.ort.numerics import random_inputs
 from onnxsparse.engines.ort.prepare import ALONE, Prepared, inputs_of, prepare
 from onnxsparse.engines.ort.prove import GROUPS, Feeds, Proof, prove
@@ -35,10 +34,8 @@ from onnxsparse.engines.ort.rewrites.norms import Statistics, train_statistics
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.shapes import infer_shapes
-from onnxsparse.engines.ort.worker import NO_SPACE
-from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import bypass, called, copied, downstream
-from onnxsparse.math.values import Array
 
 ROUNDS, LOST = 8, 50
 MASK = "mask"
@@ -52,26 +49,24 @@ PROVEN = 1 << 29
 """Elements of all values of a graph, up to which a proof tells tensors apart in several groups."""
 
 
-class Trial:
+class Trial(Job):
     """One job, step by step."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
-        with open(self._at("job.json"), encoding="utf-8") as file:
-            self.job = json.load(file)
+        super().__init__(folder)
         self.spec = Spec.from_json(json.dumps(self.job["spec"]))
 
     def run(self) -> None:
-        self._stage("preparing the graph")
-        model = onnx.load(self._at("model.onnx"))
-        samples, fake = self._samples(), as_products(model)
+        self.stage("preparing the graph")
+        model = onnx.load(self.at("model.onnx"))
+        samples, fake = self.samples(), as_products(model)
         prepared = prepare(model, {*self.spec.trained, *fake}, samples, self.spec.batch, _values(self.spec))
         self._fake = taken_out(prepared, fake)
         plain = _plain(prepared)
         statistics = train_statistics(prepared.model, set(prepared.weights)) if self.spec.train_bn else Statistics()
         self._statistics = set(statistics.follows)
         dense, prepared = self._differentiable(plain, prepared)
-        onnx.save(dense, self._at("teacher.onnx"))
+        onnx.save(dense, self.at("teacher.onnx"))
         self._demand_weights(prepared)
         feeds = Feeds(prepared, samples, dense, self.spec.batch, self._statistics)
         measured = feeds.measure()
@@ -80,10 +75,10 @@ class Trial:
         prepared.notes += [*measured.notes, *_behind(plain, prepared)]
         apart = _plain(prepared)
         made = assemble(prepared, _provable(self.spec), measured.scales, statistics)
-        self._stage("building the gradients")
+        self.stage("building the gradients")
         self._set_aside(made, feeds)
         self._generate(prepared, made)
-        self._stage("taking the first step")
+        self.stage("taking the first step")
         proof = prove(Session(self.folder, made.names()), feeds.batches(made), self._groups(made))
         self._judge(prepared, made, proof)
         if _provable(self.spec) != self.spec:
@@ -94,11 +89,11 @@ class Trial:
     def _in_place(self, prepared: Prepared, still: Sequence[str], made: Assembled, feeds: Feeds) -> Assembled:
         """The graph with what learns in place of masks, and with rounding, without which it was proven: its gradients
         are not meant to be those of what it computes, and it need not begin as the dense model."""
-        self._stage("building the gradients of what learns or is rounded")
+        self.stage("building the gradients of what learns or is rounded")
         self._set_aside(made, feeds)
         self._generate(prepared, made)
         made.still = [key for key in made.trained if key.partition("/")[0] in still]
-        self._stage("taking the first step of what learns or is rounded")
+        self.stage("taking the first step of what learns or is rounded")
         if not np.isfinite(Session(self.folder, made.names()).step(feeds.batches(made, 1)[0])):
             raise ModelError("the loss of what learns the masks is no number; try --sparser mask")
         return made
@@ -109,7 +104,7 @@ class Trial:
         deadly: list[str] = []
         prepared = cut(prepared)
         for _ in range(ROUNDS):
-            self._stage("rewriting operators")
+            self.stage("rewriting operators")
             trained = set(prepared.weights) - self._statistics
             prepared.notes += rewrites.apply(prepared.model, trained)
             blocked = gradients.blocked(prepared.model, trained)
@@ -151,17 +146,13 @@ class Trial:
         why = "; ".join(reasons) or "no output depends on any"
         raise ModelError(f"no weight of this model can be trained ({why}); {PRUNE}, or try --engine torch")
 
-    def _samples(self) -> dict[str, Array]:
-        with np.load(self._at("samples.npz"), allow_pickle=False) as arrays:
-            return {name: arrays[f"a{place}"] for place, name in enumerate(self.job["names"])}
-
     def _set_aside(self, made: Assembled, feeds: Feeds) -> None:
         """What is needed to find out which operator the engine dies of, should it."""
-        onnx.save(made.model, self._at(ASIDE_MODEL))
+        onnx.save(made.model, self.at(ASIDE_MODEL))
         feed = feeds.batches(made, 1)[0]
         arrays: dict[str, Any] = {f"a{place}": array for place, array in enumerate(feed.values())}
-        np.savez(self._at(ASIDE_FEED), **arrays)
-        self._write(ASIDE_NAMES, {**made.names(), "fed": list(feed)})
+        np.savez(self.at(ASIDE_FEED), **arrays)
+        self.write(ASIDE_NAMES, {**made.names(), "fed": list(feed)})
 
     def _generate(self, prepared: Prepared, made: Assembled) -> None:
         """Build the gradients. Tensors that the engine finds no way to are left out."""
@@ -214,7 +205,7 @@ class Trial:
         return ", ".join(names[:NAMED]) + more
 
     def _manifest(self, prepared: Prepared, made: Assembled, proof: Proof) -> None:
-        self._write(
+        self.write(
             "manifest.json",
             {
                 **made.names(),
@@ -229,32 +220,11 @@ class Trial:
             },
         )
 
-    def _stage(self, text: str) -> None:
-        with open(self._at("stage"), "w", encoding="utf-8") as file:
-            file.write(text)
-
-    def _write(self, name: str, content: object) -> None:
-        with open(self._at(name + ".part"), "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.replace(self._at(name + ".part"), self._at(name))
-
-    def fail(self, error: Exception) -> None:
-        said = error.as_flags if isinstance(error, OnnxSparseError) else str(error)  # the caller spells it
-        self._write("error.json", {"error": said, "ours": _kind(error)})
-
-    def _at(self, name: str) -> str:
-        return os.path.join(self.folder, name)
-
 
 def _values(spec: Spec) -> list[str]:
     """What layers give that learn, or are learned from."""
     terms = spec.objective.terms
     return [name for one in terms for name in (one.student, *(() if one.teacher else (one.taught,)))]
-
-
-def _kind(error: Exception) -> str:
-    """Whose error it is: that of the options, of the model, or, with no word, of the engine."""
-    return "option" if isinstance(error, OptionError) else "model" if isinstance(error, OnnxSparseError) else ""
 
 
 def _keep_reachable(prepared: Prepared, made: Assembled) -> None:
@@ -317,14 +287,4 @@ def _provable(spec: Spec) -> Spec:
 
 
 def main(folder: str) -> int:
-    trial = Trial(folder)
-    try:
-        trial.run()
-    except Exception as error:  # the engine raises whatever it likes; the caller makes one line of it
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            return NO_SPACE
-        trial.fail(error)
-        if os.environ.get("ONNXSPARSE_DEBUG"):
-            raise
-        return 1
-    return 0
+    return carry_out(Trial(folder))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxsparse.engines.fake_quantization import is_fake
+from onnxsparse.engines.rounding import computes_with_integers
 from onnxsparse.engines.torch import library, operators
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import label
@@ -19,26 +20,6 @@ from onnxsparse.graph.edit import bodies, functions_of
 
 FIRST_OPSET, LAST_OPSET = 6, 28
 _NCHWC = "com.microsoft.nchwc."
-QUANTIZED = (
-    "ConvInteger",
-    "ConvIntegerToFloat",
-    "DequantizeLinear",
-    "DynamicQuantizeLSTM",
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul",
-    "GatherBlockQuantized",
-    "MatMulBnb4",
-    "MatMulFpQ4",
-    "MatMulInteger",
-    "MatMulInteger16",
-    "MatMulIntegerToFloat",
-    "MatMulNBits",
-    "QAttention",
-    "QEmbedLayerNormalization",
-    "QGemm",
-    "QMoE",
-    "QuantizeLinear",
-)
 
 
 def function_key(node: NodeProto) -> tuple[str, str, str]:
@@ -62,7 +43,7 @@ def demand_support(proto: ModelProto) -> None:
     unknown: dict[str, list[str]] = {}
     quantized: dict[str, list[str]] = {}
     for node, opsets in _reached(proto):
-        if _is_quantized(node):
+        if computes_with_integers(node):
             quantized.setdefault(node.op_type, []).append(label(node))
         elif not _known(node, opsets):
             name = f"{node.domain}.{node.op_type}" if domain_of(node) else node.op_type
@@ -87,16 +68,12 @@ def demand_support(proto: ModelProto) -> None:
 def may_take(proto: ModelProto) -> bool:
     """Whether nothing is known that torch would refuse; without torch only what is quantized is known."""
     if not library.available():
-        return not any(_is_quantized(node) for node, _ in _reached(proto))
+        return not any(computes_with_integers(node) for node, _ in _reached(proto))
     try:
         demand_support(proto)
     except ModelError:
         return False
     return True
-
-
-def _is_quantized(node: NodeProto) -> bool:
-    return node.op_type in QUANTIZED or node.op_type.startswith("QLinear")
 
 
 def _known(node: NodeProto, opsets: dict[str, int]) -> bool:

@@ -22,6 +22,7 @@ from onnxsparse.calibration.collecting import Stepwise
 from onnxsparse.calibration.reductions import Reduction, reduction_of
 from onnxsparse.calibration.statistics import Gram
 from onnxsparse.graph.edit import copied
+from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import QParams
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.qdq import fitted, integer_tensor, write_qdq
@@ -44,9 +45,9 @@ def round_weights(
     run = Stepwise(rounded, feeds)
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     for layer in _layers(proto, rounded, quantization):
-        gram, own = Gram(layer.reduction), found[layer.weight.name]
+        gram, own = Gram(), found[layer.weight.name]
         for inputs in run.run_to(layer.inputs):
-            gram.add(inputs)
+            gram.add(layer.reduction.rows({layer.reduction.inputs[0]: inputs}, most=Gram.MOST))
         tensor = stored[layer.weight.name]
         integers = integers_by_gram(numpy_helper.to_array(tensor), own, layer.reduction, gram)
         tensor.CopyFrom(numpy_helper.from_array(own.dequantize(integers), tensor.name))
@@ -71,17 +72,23 @@ def _layers(proto: ModelProto, rounded: ModelProto, quantization: Quantization) 
         one.readers[0]: one for one in quantization.weights if len(one.readers) == 1 and names.count(one.name) == 1
     }
     stored = {tensor.name: tensor for tensor in rounded.graph.initializer}
-    dims = {tensor.name: list(tensor.dims) for tensor in proto.graph.initializer}
+    reductions = _reductions(proto)
     makers = {name: node for node in rounded.graph.node for name in node.output}
     for node in rounded.graph.node:
         for slot in range(min(2, len(node.input))):
-            weight = weights.get((node.output[0], slot))
-            reduction = reduction_of(node, slot, dims[weight.name]) if weight is not None else None
+            weight, reduction = weights.get((node.output[0], slot)), reductions.get((node.output[0], slot))
             if weight is None or reduction is None or node.input[1 - slot] in stored:
                 continue
-            if reduction.matrix(np.empty(dims[weight.name], np.bool_)).shape[-1] <= WIDEST:
+            if reduction.width <= WIDEST:
                 integers = stored[makers[node.input[slot]].input[0]]
                 yield _Layer(weight, reduction, node.input[1 - slot], integers)
+
+
+def _reductions(proto: ModelProto) -> dict[tuple[str, int], Reduction]:
+    """What layers sum up, by their first output and the input that is their weight."""
+    uses = [use for weight in Model.over(proto).flow.weights for use in weight.uses if not use.scope]
+    found = {(use.source.output[0], use.slot): reduction_of([use]) for use in uses}
+    return {place: reduction for place, reduction in found.items() if not isinstance(reduction, str)}
 
 
 # -- one weight
@@ -92,16 +99,18 @@ def integers_by_gram(weight: Array, params: QParams, reduction: Reduction, gram:
     if not np.isfinite(gram.products).all():
         return params.quantize(weight)
     order, factor = _factored(gram.products)
+    blocks = np.stack(reduction.outputs)
 
     def sorted_columns(numbers: Array) -> Array:
-        return np.take_along_axis(reduction.matrix(numbers), order[:, None, :], 2)
+        return np.take_along_axis(reduction.matrix(numbers)[blocks], order[:, None, :], 2)
 
     scales, points = (sorted_columns(one) for one in params.spread(weight))
     numbers = sorted_columns(weight)
     low, high = (np.where(numbers != 0, one - points, 0) for one in (params.grid.low, params.grid.high))
     steps = _steps(numbers.astype(np.float64), scales.astype(np.float64), low, high, factor)
-    integers = np.take_along_axis(steps + points, np.argsort(order, axis=1)[:, None, :], 2)
-    return reduction.restored(integers).astype(params.grid.dtype)
+    integers = np.empty((blocks.size, reduction.width))
+    integers[blocks] = np.take_along_axis(steps + points, np.argsort(order, axis=1)[:, None, :], 2)
+    return reduction.restored(integers)[0].reshape(weight.shape).astype(params.grid.dtype)
 
 
 def _steps(work: Array, scales: Array, low: Array, high: Array, factor: Array) -> Array:

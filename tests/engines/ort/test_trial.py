@@ -161,7 +161,7 @@ def test_a_proven_graph_is_used_again(tmp_path: Path, monkeypatch: pytest.Monkey
     def never(*words: str) -> int:
         raise AssertionError("built again")
 
-    monkeypatch.setattr(building, "_work", never)
+    monkeypatch.setattr(building, "run_worker", never)
     assert built(proto, tmp_path) == made
 
 
@@ -173,12 +173,12 @@ def layers(*operators: str) -> ModelProto:
 
 
 def test_the_graph_is_cut_where_the_engine_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work, first = building._work, [True]
+    work, first = building.run_worker, [True]
 
     def dies_once(folder: str, module: str, *words: str) -> int:
         return -11 if module == "trial" and first and first.pop() else work(folder, module, *words)
 
-    monkeypatch.setattr(building, "_work", dies_once)
+    monkeypatch.setattr(building, "run_worker", dies_once)
     monkeypatch.setattr(building, "find_culprit", lambda folder, dies: Culprit("Tanh", "the Tanh"))
     made = built(layers("Relu", "Tanh", "Neg"), tmp_path, ("t0", "t1"))
     assert set(made["trained"]) == {"t0", "t1"}
@@ -188,7 +188,7 @@ def test_the_graph_is_cut_where_the_engine_dies(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_death_without_a_culprit_says_where_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "_work", lambda *words: -11)
+    monkeypatch.setattr(building, "run_worker", lambda *words: -11)
     with refusing(ModelError):
         built(layers("Relu"), tmp_path, ("t0", "t1"))
 

@@ -1,7 +1,7 @@
 """Trains the networks that calibrated pruning is measured on, a few minutes each, and exports them. Needs torch.
 
     python tools/bench/bench_calibration_nets.py FOLDER --fashion DIR --digits DIR --reviews CSV --questions TXT
-                                                 [--nets depthwise vit ...] [--given FILE.onnx] [--add FILE.onnx ...] [--sizes]
+                                                 [--nets NAME ...] [--given FILE.onnx] [--add FILE.onnx ...] [--sizes]
 
 FOLDER gets NAME.onnx for each network, FOLDER/data the samples that pruning may see and the test set, and
 FOLDER/data.json a row for each network: accuracy, names of inputs, files. Networks that are there already are kept.

@@ -74,7 +74,7 @@ def rule(level: str) -> Command:
 
 def pruning(*flags: str, data: bool = True) -> Commands:
     def commands(case: Case) -> list[Command]:
-        samples = ("--data", str(case.calibration)) if data else ()
+        samples = ("--data", str(case.calibration), "--workers", "1") if data else ()
         return [(*TOOL, "prune", str(case.model), "-o", str(case.out), *rule(case.level), *samples, *flags)]
 
     return commands

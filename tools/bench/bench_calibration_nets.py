@@ -224,9 +224,9 @@ KINDS = {
     "text": Kind("reviews", Net(Text, 26_000, 3, 1e-3)),
     "gru": Kind("fashion", Net(lambda: Lines(nn.GRU, 1, False), 30_000, 4)),
     "residual": Kind("fashion", Net(residual, 30_000, 4)),
-    "hourglass": Kind("fashion", Net(Hourglass, 30_000, 4)),
+    "hourglass": Kind("fashion", Net(Hourglass, 20_000, 4)),
     "mlp": Kind("fashion", Net(mlp, 60_000, 5, 1e-3)),
-    "inverted": Kind("fashion", Net(lambda: inverted(nn.Hardswish), 30_000, 4)),
+    "inverted": Kind("fashion", Net(lambda: inverted(nn.Hardswish), 20_000, 4)),
 }
 INT8 = {"depthwise_int8": "depthwise", "lstm_int8": "lstm", "channels_last_int8": "channels_last"}
 STATIC = {"grouped_static": "grouped"}

@@ -55,10 +55,11 @@ class Network:
 
 
 FASTER = "faster_rcnn/faster_rcnn_r50_fpn"
+R18 = ("net.0.type=resnet18", "net.0.kwargs.zero_init_residual=false")
 NETWORKS = (
     Network("RetinaNet-R18", "retinanet/retinanet-r18-improve", "", 2500, (), 0.66, (0.02, 0.03), (12, 4)),
     Network(
-        "Faster R-CNN R18-FPN", FASTER, "_1x", 1500, ("net.0.type=resnet18",), 0.70, (0.03, 0.035), (11, 4)
+        "Faster R-CNN R18-FPN", FASTER, "_1x", 1500, R18, 0.70, (0.03, 0.035), (11, 4)
     ),
     Network("Faster R-CNN R50-FPN", FASTER, "_1x", 600, (), 0.60, (0.03, 0.04), (7, 3), True),
 )  # fmt: skip

@@ -202,13 +202,13 @@ def plan(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
-        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
-            labels="classes"
-        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+        labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
+            Example: labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
             eval_data="held_out.npz"
-        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
-            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
-            metrics=["accuracy"]
+        metrics: what is measured, the first for max_loss=: accuracy, top-5, r2, mae, mse, agreement, distance, or
+            module:function, called as f(outputs, batch) for each batch (default: by the data); or such a function.
+            Example: metrics=["accuracy"]
         batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
             Example: batch_axis={"state": 1}
         state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
@@ -232,13 +232,13 @@ def plan(
     model = _look(source) if request.asked is None else load(source)
     set_sizes(model, dims)
     made, notes = planned(model, plan, masks, request.zeros)
-    if request.asked is not None:
-        made, said = leveled(model, *request.with_plan(made, plan))
-        notes = [*notes, *said]
+    made, request = request.with_plan(made, plan)
+    outcome = leveled(model, made, request) if request.asked is not None else None
+    made, notes = (outcome.plan, [*notes, *outcome.notes]) if outcome else (made, notes)
     report = planned_report(
         "plan", called(source), made, model, notes, None if output is None else path_of(output, "output")
     )
-    report = replace(report, details={"calibration": dict(made.calibration)} if request.asked else {})
+    report = replace(report, details=outcome.details if outcome else {})
     if output is None:
         return Result(report)
     if os.path.realpath(os.fspath(output)) in map(os.path.realpath, model.inputs):
@@ -430,13 +430,13 @@ def prune(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
-        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
-            labels="classes"
-        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+        labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
+            Example: labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
             eval_data="held_out.npz"
-        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
-            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
-            metrics=["accuracy"]
+        metrics: what is measured, the first for max_loss=: accuracy, top-5, r2, mae, mse, agreement, distance, or
+            module:function, called as f(outputs, batch) for each batch (default: by the data); or such a function.
+            Example: metrics=["accuracy"]
         batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
             Example: batch_axis={"state": 1}
         state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
@@ -529,11 +529,12 @@ def _calibrated(
     details: Mapping[str, Any],
 ) -> Result:
     """A model with zeros and refitted numbers by samples."""
-    found, said = pruned(model, *wanted)
-    remarks, facts = [*notes, *said], {**details, **found.details}
+    outcome = pruned(model, *wanted)
+    found, remarks = outcome.calibrated, [*notes, *outcome.notes]
+    assert found is not None
     done = delivery.deliver(
         model, found.plan, found.numbers, found.tags, path, overwrite,
-        name=name, notes=remarks, details=facts, command="prune",
+        name=name, notes=remarks, details={**details, **outcome.details}, command="prune",
     )  # fmt: skip
     return Result(*done)
 
@@ -550,16 +551,18 @@ def with_masks(
     overwrite: bool = False,
     moment: Mapping[str, Any] | None = None,
     forms: Sequence[Form] = (),
+    details: Mapping[str, Any] | None = None,
 ) -> Result:
     """A model with the masks of a plan in its graph; `moment` is what is known of the schedule that they come from.
 
-    `forms`: thresholds and soft masks in the place of masks, for all weights of the plan.
+    `forms`: thresholds and soft masks in the place of masks, for all weights of the plan. `details` are what a report
+    says beside its rows.
     """
     made = maskable(model, made)
     demand_whole(made, strict)
     report = planned_report("mask", name, made, model, notes, path)
     tensors = [row.weight.tensor for row in made.planned]
-    report = replace(report, details={"calibration": dict(made.calibration)} if made.calibration else {})
+    report = replace(report, details=dict(details or {}))
     before = Before.of(model, SOFT, tensors, tensors) if forms else Before.of(model, MASK, tensors)
     record(model, made, MASKED)
     if moment:

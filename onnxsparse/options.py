@@ -514,21 +514,22 @@ class CalibrationOptions(ImageOptions):
     labels: str | None = like(
         DataOptions,
         "labels",
-        meaning="the array of the labels, for `--max-loss` (default: `labels`, `label`, `targets`, `target` or `y`)",
+        meaning="the array of the labels, where anything is measured (default: `labels`, `label`, `targets`, `target` "
+        "or `y`)",
         group=CALIBRATED,
     )
     eval_data: Any = like(
         DataOptions,
         "eval_data",
-        meaning="arrays to measure the dense model and the sparse one on, for `--max-loss`",
+        meaning="arrays to measure the dense model and the sparse one on",
         more="",
         group=CALIBRATED,
     )
     metrics: Sequence[str | Callable[..., Any]] = like(
         DataOptions,
         "metrics",
-        meaning="what `--max-loss` is of: `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or "
-        "`module:function`, called as f(outputs, batch) for each batch (default: by the data)",
+        meaning="what is measured, the first for `--max-loss`: `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, "
+        "`distance`, or `module:function`, called as f(outputs, batch) for each batch (default: by the data)",
         more="",
         group=CALIBRATED,
     )

@@ -15,8 +15,8 @@ from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.moments import Moments, Samples, dense_moments
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store
-from onnxsparse.calibration.sweep import problem_of
-from onnxsparse.solvers.choosing import Part, keep_shares
+from onnxsparse.calibration.sweep import last, problem_of
+from onnxsparse.solvers.choosing import Part, goals, keep_shares
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
@@ -49,6 +49,23 @@ def curves_of(
     return [found[layer] for layer in layers]
 
 
+def costs_of(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> list[float]:
+    """What each layer alone costs the outputs of the model, pruned as its rows say."""
+    found = {}
+    for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
+        problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
+        drops = [one.row.drop if one.row else 0 for one in layer.parts]
+        fitted = last(rounds(problem, goals([one.part for one in layer.parts], drops)))
+        found[layer] = _error(problem, moments, fitted)
+    return [found[layer] for layer in layers]
+
+
 def _error(problem: Layer, moments: Moments, fitted: Fitted) -> float:
     """What a layer under a mask does to the outputs of the model."""
     if moments.probe is None or not moments.probe.wanted:
@@ -60,4 +77,4 @@ def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["curves_of", "shares_of"]
+__all__ = ["costs_of", "curves_of", "shares_of"]

@@ -817,6 +817,15 @@ class MaskUpdateOptions:
         more=". N:M and given masks are set at once",
         values=("cubic", "linear", "one-shot"),
     )
+    init: str | None = option(
+        None,
+        "what training starts from: `calibrated` (default; `plain` beside a recipe): masks and refitted numbers from "
+        "256 of the samples, the masks stand still; or `plain`: the dense numbers",
+        "plain",
+        more=". Where the masks move, are given or cannot be calibrated, it starts plainly, which is said. See "
+        "[finetune.md](finetune.md#the-start)",
+        values=("calibrated", "plain"),
+    )
     start_sparsity: float | None = option(None, "the share of the goal to start from (default 0)", "0.3")
     prune_begin: float | None = option(
         None, "when the level starts to rise, as a share of the run (default 0)", "0.1", recipe="begin"

@@ -17,16 +17,19 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
+from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import costs_of, curves_of
+from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
-from onnxsparse.calibration.layers import RECURRENT, Layers, layers_of
+from onnxsparse.calibration.layers import Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
-from onnxsparse.calibration.sensitivity import Sensitivity, sensitivity_of
+from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import Sweep, Swept
 from onnxsparse.data import Samples as Data
@@ -40,6 +43,7 @@ from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 
 SENSITIVITY = "sensitivity"
+GRADIENTS, MEASURED = "gradients", "measured"
 SAMPLES, DRAWS = 256, 2
 HELD = 8
 """One batch in so many is held out, and judges."""
@@ -71,7 +75,7 @@ class Asked:
     samples: int = SAMPLES
     seed: int = 0
     allocation: str | None = None
-    sensitivity: str = "gradients"
+    sensitivity: str = GRADIENTS
     engine: str = "auto"
     score: str = "obs"
     solver: str = "least-squares"
@@ -102,7 +106,6 @@ class Asked:
         missing = {
             f"--score {self.score}": self.score != "obs",
             f"--solver {self.solver}": self.solver != "least-squares",
-            f"--sensitivity {self.sensitivity}": self.sensitivity != "gradients",
             "--add-bias": self.add_bias,
             "--workers": self.workers not in (None, 1),
             "--checkpoint": self.checkpoint is not None or self.resume,
@@ -127,7 +130,10 @@ def calibrating(
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
-        yield Calibration(model, plan, batches_of(feeds), partial(_by_gradients, model, asked, axes), folder)
+        by_gradients = asked.sensitivity == GRADIENTS
+        find = partial(_by_gradients, model, asked, axes) if by_gradients else nothing_known
+        whole = model.copy_proto() if by_gradients and not axes.states else None
+        yield Calibration(model, plan, batches_of(feeds, whole), find, folder)
 
 
 def demand_runtime() -> None:
@@ -154,9 +160,12 @@ def by_curves(plan: Plan, asked: Asked) -> bool:
     return leveled and asked.allocation in (None, SENSITIVITY)
 
 
-def batches_of(feeds: Feeds) -> Samples:
-    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least."""
-    found = list(feeds)
+def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
+    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least.
+
+    `whole` is the model with its weights where gradients are taken: batches are as small as these need.
+    """
+    found = list(feeds) if whole is None else list(in_pieces(whole, feeds, feeds.axes))
     first = next((name for name in found[0] if np.ndim(found[0][name])), "") if found else ""
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
@@ -265,13 +274,18 @@ class Calibration:
             if not home.scope and tensor.name in numbers:
                 known = weights.get(tensor)
                 tags[home.tag] = vector_param(tensor, home.tag) if known is None else weight_param(known)
-                found[home.tag] = (
-                    numbers[tensor.name].astype(np.float32) if tensor.kind != "bfloat16" else numbers[tensor.name]
-                )
+                found[home.tag] = _plain(numbers[tensor.name], tensor.kind)
         return tags, found
 
 
+def _plain(array: Array, kind: str) -> Array:
+    """Numbers as numpy has them: those of bfloat16 come as their bits."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else array
+
+
 def _said(swept: Swept) -> str:
+    if swept.layer.held:
+        return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
     return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"

@@ -69,6 +69,20 @@ def costs_of(
     return [found[layer] for layer in layers]
 
 
+def tried(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+    shares: Sequence[float],
+) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
+    """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
+    for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
+        found = rounds(problem, keep_shares([one.part for one in layer.parts], shares))
+        yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
+
+
 def _problems(
     cut: Cut,
     layers: Sequence[CalibratedLayer],
@@ -162,4 +176,4 @@ def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["Outputs", "costs_of", "curves_of", "shares_of"]
+__all__ = ["Outputs", "costs_of", "curves_of", "shares_of", "tried"]

@@ -10,11 +10,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto
@@ -22,10 +22,10 @@ from onnx import ModelProto
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
-from onnxsparse.calibration.curves import costs_of, curves_of
+from onnxsparse.calibration.curves import costs_of, curves_of, tried
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
-from onnxsparse.calibration.layers import Layers, layers_of
+from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
@@ -60,6 +60,13 @@ class Calibrated:
     notes: tuple[str, ...] = ()
     swept: Mapping[str, Swept] = field(default_factory=dict)
     """What the sweep found of the layer of each weight that it reached."""
+
+
+class Numbered(NamedTuple):
+    """New numbers of stored tensors, and what these are, by tag."""
+
+    tags: Mapping[str, StoredParam]
+    numbers: Mapping[str, Array]
 
 
 SCORES, SOLVERS = ("obs", "wanda", "ria"), ("least-squares", "obs", "bias", "zero")
@@ -235,6 +242,12 @@ class Calibration:
         return dict(zip(
             (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
         ))  # fmt: skip
+
+    def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
+        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
+        for layer, found in tried(*given):
+            yield layer, [Numbered(*self._by_tag(numbers)) for numbers in found]
 
     def planned(self, plan: Plan) -> Plan:
         """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""

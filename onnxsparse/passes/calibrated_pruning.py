@@ -54,6 +54,8 @@ class Request:
     asked: Asked | None = None
     options: CalibrationOptions = field(default_factory=CalibrationOptions)
     wanted: Wanted = field(default_factory=Wanted)
+    by_labels: bool = False
+    """Whether figures are wanted as soon as the samples have labels."""
 
     @property
     def limit(self) -> MaxLoss | None:
@@ -155,7 +157,7 @@ def leveled(model: Model, made: Plan, request: Request) -> Outcome:
     """The plan with the levels that samples say: what `plan` writes down."""
     if request.limit is not None:
         return pruned(model, made, request)
-    with _calibration(model, made, request) as run:
+    with calibration_run(model, made, request) as run:
         plan = run.calibration.planned(run.calibration.leveled(run.asked))
         curved = by_curves(made, run.asked)
         found = _recorded(plan, made, run, run.calibration.sensitivity.engine if curved else "")
@@ -165,7 +167,7 @@ def leveled(model: Model, made: Plan, request: Request) -> Outcome:
 def pruned(model: Model, made: Plan, request: Request, refitted: bool = True) -> Outcome:
     """The plan with masks and new numbers; `refitted` says whether these are what is delivered, and measured."""
     limit, metered = request.limit, None
-    with _calibration(model, made, request) as run:
+    with calibration_run(model, made, request) as run:
         calibration, measured = run.calibration, run.measuring
         if limit is not None and measured is not None:
             write = partial(written, model, refitted=refitted)
@@ -195,7 +197,7 @@ def _of_mask(swept: Swept) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class Run:
     """A calibration, as it was asked for, and what measures it."""
 
     calibration: Calibration
@@ -210,21 +212,22 @@ class _Run:
 
 
 @contextmanager
-def _calibration(model: Model, made: Plan, request: Request) -> Iterator[_Run]:
+def calibration_run(model: Model, made: Plan, request: Request) -> Iterator[Run]:
     asked, options = request.asked, request.options
     assert asked is not None
     demand_runtime()
     axes = sample_axes(model, options.batch_axis, options.state)
-    own = request.limit is not None and options.eval_data is None  # what measures is drawn beside what calibrates
-    data, measured = samples_of(model, asked, axes, options.labels, whole=own), None
-    if request.limit is not None or request.wanted.eval_data is not None:
+    own = options.eval_data is None and (request.limit is not None or request.by_labels)
+    data, measured = samples_of(model, asked, axes, options.labels, whole=own), None  # what measures is drawn, too
+    labeled = request.by_labels and (data.has_labels or bool(request.wanted.metrics))
+    if request.limit is not None or request.wanted.eval_data is not None or labeled:
         measured = measuring(model, data, asked, request.wanted, axes)
         data = measured.seen
     with calibrating(model, made, replace(asked, data=data), axes) as calibration:
-        yield _Run(calibration, asked, measured)
+        yield Run(calibration, asked, measured)
 
 
-def _recorded(plan: Plan, made: Plan, run: _Run, engine: str) -> Plan:
+def _recorded(plan: Plan, made: Plan, run: Run, engine: str) -> Plan:
     """The plan with what decided it: what it was not asked for is left out."""
     asked, curved = run.asked, by_curves(made, run.asked)
     leveled = made.rule.pattern is not None and made.rule.pattern.takes_sparsity
@@ -244,4 +247,4 @@ def _recorded(plan: Plan, made: Plan, run: _Run, engine: str) -> Plan:
     return replace(plan, rule=rule, calibration={name: value for name, value in facts.items() if value != ""})
 
 
-__all__ = ["Outcome", "Request", "leveled", "masked", "pruned", "requested"]
+__all__ = ["Outcome", "Request", "Run", "calibration_run", "leveled", "masked", "pruned", "requested"]

@@ -187,7 +187,7 @@ def test_the_fewest_dense_layers_within_a_measured_loss(samples: dict[str, Any],
     path = tmp_path / "plan.yaml"
     osp.plan(MODEL, output=path, max_loss=limit, metrics="distance", **asked)
     assert [entry.name for entry in read_plan(str(path)).entries if entry.reason.startswith("left dense")] == dense
-    with refusing(ProofError):
+    with pytest.raises(ProofError, match="cannot be met"):
         osp.prune(MODEL, max_loss=1e-6, metrics="distance", **asked)
 
 
@@ -216,3 +216,27 @@ def test_the_fewest_dense_layers_within_a_measured_loss(samples: dict[str, Any],
 def test_what_means_nothing_is_refused(given: dict[str, Any]) -> None:
     with refusing(OptionError):
         osp.prune(MODEL, **{"pattern": "2:4", **given})
+
+
+def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(samples: dict[str, Any], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    made = osp.analyze(MODEL, data=samples["path"], samples=64, include=SMALL, html=page)
+    found = made.report.details["analysis"]
+    assert isinstance(found, dict)
+    for one in found["weights"]:
+        costs = [point["distance"] for point in one["points"]]
+        assert costs == sorted(costs)
+        assert all(point["metrics"]["accuracy"] <= 1 for point in one["points"])
+        moved = [point["metrics"]["distance"] for point in one["points"]]
+        assert np.allclose(np.log10(costs[1:]), np.log10(moved[1:]), atol=0.3)
+    for level in found["levels"]:
+        sensitivity, *others = level["ways"]
+        assert sensitivity["allocation"] == "sensitivity"
+        assert all(sensitivity["distance"] <= way["distance"] * 1.01 for way in others)
+    text = page.read_text(encoding="utf-8")
+    assert "wide.weight" in text
+    assert "<svg" in text
+    assert not any(word in text for word in ("http", "<script"))
+    assert "sensitivity" in str(made)
+    with refusing(OptionError):
+        osp.analyze(MODEL, data=samples["path"], pattern="2:4")

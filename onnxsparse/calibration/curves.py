@@ -7,7 +7,7 @@ gradient comes to, by a run of the rest of the model. Both are in one unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
 
@@ -24,8 +24,9 @@ from onnxsparse.engines.random_projection import float_targets, scales_of, targe
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import Part, groups_of, keep_shares
+from onnxsparse.solvers.choosing import Part, goals, groups_of, keep_shares
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+from onnxsparse.solvers.solver import last
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
 """The shares kept at the two ends of a curve, and how many points it has."""
@@ -47,17 +48,56 @@ def curves_of(
     store: Store,
 ) -> list[Curve]:
     """The curve of each layer, in their order."""
-    found, measured = dict[CalibratedLayer, Curve](), Measured(cut, samples, store)
-    for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
-        problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
-        parts = [one.part for one in layer.parts]
-        shares = shares_of(layer.shape[1])
-        predicted = moments.probe is not None and moments.probe.wanted
-        error = partial(_predicted, problem, moments) if predicted else partial(measured, layer, problem)
-        steps = rounds(problem, keep_shares(parts, shares), groups_of(parts))
-        errors = [error(fitted) for fitted in steps]
+    found = dict[CalibratedLayer, Curve]()
+    for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
+        parts, shares = [one.part for one in layer.parts], shares_of(layer.shape[1])
+        errors = [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares), groups_of(parts))]
         found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
     return [found[layer] for layer in layers]
+
+
+def costs_of(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> list[float]:
+    """What each layer alone costs the outputs of the model, pruned as its rows say."""
+    found = dict[CalibratedLayer, float]()
+    for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
+        drops = [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(last(rounds(problem, goals([one.part for one in layer.parts], drops))))
+    return [found[layer] for layer in layers]
+
+
+def tried(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+    shares: Sequence[float],
+) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
+    """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
+    for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
+        found = rounds(problem, keep_shares([one.part for one in layer.parts], shares))
+        yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
+
+
+def _problems(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> Iterator[tuple[CalibratedLayer, Layer, Callable[[Fitted], float]]]:
+    """Each layer on the inputs of the dense net, and what it does to the outputs of the model under a mask."""
+    measured = Measured(cut, samples, store)
+    for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
+        problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
+        predicted = moments.probe is not None and moments.probe.wanted
+        yield layer, problem, partial(_predicted, problem, moments) if predicted else partial(measured, layer, problem)
 
 
 def _predicted(problem: Layer, moments: Moments, fitted: Fitted) -> float:
@@ -141,4 +181,4 @@ def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["Outputs", "curves_of", "shares_of"]
+__all__ = ["Outputs", "costs_of", "curves_of", "shares_of", "tried"]

@@ -10,11 +10,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -22,11 +22,11 @@ from onnx import ModelProto, NodeProto
 from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
-from onnxsparse.calibration.curves import curves_of
+from onnxsparse.calibration.curves import costs_of, curves_of, tried
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
-from onnxsparse.calibration.layers import Layers, layers_of
+from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
@@ -63,6 +63,13 @@ class Calibrated:
     notes: tuple[str, ...] = ()
     swept: Mapping[str, Swept] = field(default_factory=dict)
     """What the sweep found of the layer of each weight that it reached."""
+
+
+class Numbered(NamedTuple):
+    """New numbers of stored tensors, and what these are, by tag."""
+
+    tags: Mapping[str, StoredParam]
+    numbers: Mapping[str, Array]
 
 
 SCORES = ("obs", "wanda", "ria")
@@ -129,8 +136,7 @@ def calibrating(
     model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None
 ) -> Iterator[Calibration]:
     """The calibration of a model; what it finds of the samples serves all levels that are asked of it."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
+    demand_runtime()
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
@@ -141,11 +147,22 @@ def calibrating(
         yield Calibration(model, plan, batches_of(feeds, whole), find, folder, solver, score)
 
 
-def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
-    """The samples that are asked for: of those with random access the ones that the seed draws, else the first."""
-    known = isinstance(asked.data, (Data, Stream))
-    data = asked.data if known else open_data(asked.data, fields_of(model, axes), None, False, None)
-    return data.drawn(asked.samples, asked.seed) if isinstance(data, Data) and not known else data
+def demand_runtime() -> None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
+
+
+def samples_of(
+    model: Model, asked: Asked, axes: SampleAxes, labels: str | None = None, whole: bool = False
+) -> Data | Stream:
+    """The samples that are asked for: of those with random access the ones that the seed draws, else the first.
+
+    `whole`: all of them, in the order in which they are drawn.
+    """
+    if isinstance(asked.data, (Data, Stream)):
+        return asked.data
+    data = open_data(asked.data, fields_of(model, axes), labels, labels is not None, None)
+    return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
 
 
 def by_curves(plan: Plan, asked: Asked) -> bool:
@@ -227,17 +244,34 @@ class Calibration:
         """What each layer costs, by how much of it is kept; made once."""
         return curves_of(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
 
-    def leveled(self, asked: Asked) -> Plan:
-        """The plan with the levels that are asked for: those of its allocation, or those that cost the least."""
-        sparsity = self.plan.rule.sparsity
-        if sparsity is None or not by_curves(self.plan, asked):
-            return self._file
-        return self.allocated(sparsity, asked.budget)
+    def leveled(self, asked: Asked, plan: Plan | None = None) -> Plan:
+        """A plan with the levels that are asked for: those of its allocation, or those that cost the least."""
+        plan = self._file if plan is None else plan
+        sparsity = plan.rule.sparsity
+        if sparsity is None or not by_curves(plan, asked):
+            return plan
+        own = plan if self._inlined is None else self._inlined.plan(plan)
+        made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
+        return made if self._inlined is None else self._inlined.rows(plan, made)
 
-    def allocated(self, sparsity: float, budget: str = "params") -> Plan:
-        """The plan with as much of each layer dropped as costs the least together."""
-        made = shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
-        return made if self._inlined is None else self._inlined.rows(self._file, made)
+    def costs(self) -> dict[str, float]:
+        """What each layer alone costs the outputs, pruned as the plan says, by the name of its node."""
+        layers, store = self.found.layers, Store(self._folder)
+        return dict(zip(
+            (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
+        ))  # fmt: skip
+
+    def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
+        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
+        for layer, found in tried(*given):
+            yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]
+
+    def _of_file(self, found: Numbered) -> Numbered:
+        """The same by the tags of the file, where the layers are those of a copy."""
+        if self._inlined is None:
+            return found
+        return Numbered(self._inlined.tags, self._inlined.numbers(found.numbers, found.tags))
 
     def planned(self, plan: Plan) -> Plan:
         """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""
@@ -260,6 +294,8 @@ class Calibration:
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):
+            if not any(rows[one.weight.name].pattern for one in layer.parts):
+                continue  # it stays dense after all
             drops = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
             swept = sweep.layer(layer, drops)
             done.update({one.weight.name: swept for one in layer.parts if one.row})

@@ -1200,6 +1200,15 @@ class LevelsOptions:
     exclude: Names = like(SparsityOptions, "exclude")
     allow: Names = like(SparsityOptions, "allow")
     tie_equal: bool | None = like(SparsityOptions, "tie_equal")
+    init: str | None = like(
+        FinetuneOptions,
+        "init",
+        meaning="what each level starts from: `calibrated` (default; `plain` beside a configuration): masks and "
+        "refitted numbers from 256 of the samples, for the network of the level before; or `plain`: that network, its "
+        "smallest numbers pruned",
+        more=". The better of both on the samples held out is taken",
+        group="levels",
+    )
     engine: str = like(FinetuneOptions, "engine")
     loss: str | None = like(FinetuneOptions, "loss")
     hardness: float | None = like(FinetuneOptions, "hardness")

@@ -21,15 +21,18 @@ import numpy as np
 from onnxsparse import checkpoints, schedules
 from onnxsparse.acts.act import MASK
 from onnxsparse.acts.weights import choice
+from onnxsparse.engines.engine import Engine
 from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated, calibrated
+from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.model_inputs import fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
-from onnxsparse.recipes.modifiers.pruning import Pruning
-from onnxsparse.train.evaluation import File
+from onnxsparse.recipes.modifiers.pruning import PLAIN, Pruning
+from onnxsparse.train.evaluation import File, float_now
 from onnxsparse.train.task import Task
 from onnxsparse.version import __version__
 
@@ -53,7 +56,7 @@ class Start:
 def started(task: Task, folder: str | None = None, resume: bool = False) -> Task:
     """The task with the start that its recipe asks for."""
     pruning = task.recipe.only(Pruning)
-    if pruning.init == "plain" or task.by_epochs is not None or task.plan.holds or not task.plan.planned:
+    if pruning.init == PLAIN or task.by_epochs is not None or task.plan.holds or not task.plan.planned:
         return task
     why = against(task, pruning)
     if why:
@@ -83,7 +86,7 @@ def against(task: Task, pruning: Pruning) -> str:
 def plainly(task: Task, note: str) -> Task:
     """The task as it is without a calibration; the recipe that is written beside the result says so, too."""
     recipe = task.recipe.holding(
-        replace(one, init="plain") if isinstance(one, Pruning) else one for one in task.recipe.modifiers
+        replace(one, init=PLAIN) if isinstance(one, Pruning) else one for one in task.recipe.modifiers
     )
     return replace(task, recipe=recipe, notes=(*task.notes, note))
 
@@ -119,15 +122,25 @@ def _made(task: Task, folder: str | None) -> Start:
     return made
 
 
-def _calibrated(task: Task) -> Calibrated:
-    """Masks and numbers; what calibration does not reach has the masks of its score."""
+def _calibrated(task: Task, model: Model | None = None, plan: Plan | None = None) -> Calibrated:
+    """Masks and numbers, of the dense model where there is no other; what calibration does not reach has the masks of
+    its score."""
     pruning, rule = task.recipe.only(Pruning), task.plan.rule
-    free = pruning.allocation is None and rule.target is None and rule.pattern is not None
+    free = plan is None and pruning.allocation is None and rule.target is None and rule.pattern is not None
     by_curves = free and rule.pattern is not None and rule.pattern.name in SHARED_OUT
     allocation = SENSITIVITY if by_curves else rule.allocation.name
     asked = Asked(_samples(task), SAMPLES, task.training.seed, allocation, engine=task.means.engine)
-    found = calibrated(task.model, task.plan, asked, task.axes)
+    found = calibrated(model or task.model, plan or task.plan, asked, task.axes)
     return replace(found, plan=replace(found.plan, rows=tuple(_settled(task, row) for row in found.plan.rows)))
+
+
+def recalibrated(task: Task, engine: Engine, drops: Mapping[str, int]) -> Calibrated:
+    """Masks and numbers for the network as an engine has it now, when so many units go, by tag."""
+    model = Model.over(float_now(task, engine))
+    model.sizes = task.model.sizes
+    going = {row.name: drops[tag] for tag, row in task.planned.items()}
+    rows = (replace(row, drop=going[row.name], cut=None) if row.name in going else row for row in task.plan.rows)
+    return _calibrated(task, model, in_model(model, replace(task.plan, rows=tuple(rows))))
 
 
 def _settled(task: Task, row: PlanRow) -> PlanRow:
@@ -156,7 +169,7 @@ def _as_declared(array: Array, axis: int, rank: int) -> Array:
 def _judged(task: Task, found: Calibrated) -> Start:
     """The start, where the rule takes it."""
     masked = {row.name: row for row in found.plan.planned}
-    numbers = {tag: _as_float32(array) for tag, array in found.numbers.items() if tag in task.every}
+    numbers = {tag: float32_of(array) for tag, array in found.numbers.items() if tag in task.every}
     calibrated, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
     said = f"{calibrated:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
     if calibrated > plain:
@@ -167,7 +180,7 @@ def _judged(task: Task, found: Calibrated) -> Start:
     return Start(rows, masks, numbers, (*found.notes, note))
 
 
-def _as_float32(array: Array) -> Array:
+def float32_of(array: Array) -> Array:
     """Numbers as they train; those of bfloat16 come as their bits."""
     if array.dtype != np.uint16:
         return array.astype(np.float32)
@@ -227,4 +240,4 @@ def _read(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Start:
     return Start(rows, masks, numbers, tuple(facts["notes"]))
 
 
-__all__ = ["Start", "started"]
+__all__ = ["Start", "against", "float32_of", "recalibrated", "started"]

@@ -93,6 +93,8 @@ class Task:
     """What trains as another tensor does, by tag."""
     levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How many units of each planned weight go at each level, by tag."""
+    calibrates: bool = False
+    """Whether every level starts from a calibration of the level before."""
     quantization: Quantization | None = None
     """What is rounded in the training, from some step on; the model is the float graph that it was decided for."""
     start: Mapping[str, Array] | None = None

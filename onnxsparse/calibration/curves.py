@@ -1,21 +1,28 @@
 """Sensitivity curves: what each layer alone costs the outputs of the model when less and less of it is kept.
 
 On the inputs of the dense net every layer is pruned further and further, each time refitted. What the error that is
-left does to the outputs of the model, by the gradients of these, is a point of its curve.
+left does to the outputs of the model is a point of its curve: by the gradients of these, or, for layers that no
+gradient comes to, by a run of the rest of the model. Both are in one unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from itertools import takewhile
 
 import numpy as np
 
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.moments import Moments, Samples, dense_moments
-from onnxsparse.calibration.sensitivity import Sensitivity
-from onnxsparse.calibration.streams import Cut, Store
+from onnxsparse.calibration.sensitivity import PROBED, Sensitivity
+from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.calibration.sweep import problem_of
+from onnxsparse.engines.random_projection import scales_of, targets_of
+from onnxsparse.graph.edit import FLOATS
+from onnxsparse.graph.model import Model
+from onnxsparse.math.values import Array
 from onnxsparse.solvers.choosing import Part, keep_shares
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
 
@@ -39,25 +46,94 @@ def curves_of(
     store: Store,
 ) -> list[Curve]:
     """The curve of each layer, in their order."""
-    found = {}
+    found, measured = dict[CalibratedLayer, Curve](), Measured(cut, samples, store)
     for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
         problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
         parts = [one.part for one in layer.parts]
         shares = shares_of(layer.shape[1])
-        errors = [_error(problem, moments, fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
+        predicted = moments.probe is not None and moments.probe.wanted
+        error = partial(_predicted, problem, moments) if predicted else partial(measured, layer, problem)
+        errors = [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
         found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
     return [found[layer] for layer in layers]
 
 
-def _error(problem: Layer, moments: Moments, fitted: Fitted) -> float:
-    """What a layer under a mask does to the outputs of the model."""
-    if moments.probe is None or not moments.probe.wanted:
-        return problem.cost(fitted.rows)
+def _predicted(problem: Layer, moments: Moments, fitted: Fitted) -> float:
+    """What a layer under a mask does to the outputs of the model, by gradients."""
+    assert moments.probe is not None
     return moments.probe.moved(fitted.rows - problem.dense, problem.bias(fitted.rows))
+
+
+class Measured:
+    """What layers under a mask do to the outputs of the model, by forward runs. Those of the dense net are made with
+    the first."""
+
+    def __init__(self, cut: Cut, samples: Samples, store: Store) -> None:
+        self._given = cut, samples, store
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        return Outputs(*self._given)
+
+    def __call__(self, layer: CalibratedLayer, problem: Layer, fitted: Fitted) -> float:
+        return self.outputs.moved(layer.place, layer.numbers(fitted.rows, problem.bias(fitted.rows), {}))
+
+
+class Outputs:
+    """The outputs of the dense net for the first samples, and how far other numbers move them:
+
+        mean over outputs of  (mean square of the move / variance of the output)
+
+    What comes before a layer runs once, and what follows it for each set of numbers.
+    """
+
+    def __init__(self, cut: Cut, samples: Samples, store: Store) -> None:
+        self._cut, self._store = cut, store
+        self.feeds = samples.feeds[: first_batches(samples.sizes)]
+        self._count = max(sum(samples.sizes[: len(self.feeds)]), 1)
+        names = [name for name in _targets(cut.model) if name in cut.place]
+        self._dense = list(Stream(cut, self.feeds, store).values(names))
+        self._ahead = Stream(cut, self.feeds, store)
+        self._scales, self.notes = scales_of(self._dense, self._count)
+
+    def before(self, place: int) -> Stream:
+        """The samples in the dense net, before a node. Going forward, every node runs once."""
+        if self._ahead.done > place:
+            self._ahead = Stream(self._cut, self.feeds, self._store)
+        self._ahead.run_to(place)
+        return self._ahead
+
+    def moved(self, place: int, numbers: Mapping[str, Array]) -> float:
+        """By how much the outputs move when stored tensors that no node before `place` reads get these numbers,
+        squared."""
+        fork = self.before(place).fork(numbers)
+        names = [name for name in self._scales if self._cut.place[name] >= fork.done]
+        if not names:
+            return 0.0
+        pairs = zip(self._dense, fork.values(names))
+        total = sum(self._squares(name, dense[name], moved[name]) for dense, moved in pairs for name in names)
+        return total / self._count
+
+    def _squares(self, name: str, dense: Array, moved: Array) -> float:
+        with np.errstate(invalid="ignore", over="ignore"):
+            squares = np.square((moved.astype(np.float64) - dense) * self._scales[name])
+        return float(np.where(np.isfinite(dense), np.nan_to_num(squares, nan=np.inf), 0.0).sum())
+
+
+def first_batches(sizes: Sequence[int]) -> int:
+    """How many batches hold the first samples: one at least."""
+    sums = np.cumsum(sizes)
+    return max(1, len(list(takewhile(lambda total: total <= PROBED, sums))))
+
+
+def _targets(model: Model) -> list[str]:
+    """Those of the projections that gradients are taken of."""
+    floats = any(value.type.tensor_type.elem_type in FLOATS for value in model.proto.graph.output)
+    return targets_of(model.proto if floats else model.copy_proto())
 
 
 def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["curves_of", "shares_of"]
+__all__ = ["Outputs", "curves_of", "shares_of"]

@@ -40,6 +40,11 @@ class Sensitivity:
     notes: Sequence[str] = ()
 
 
+def nothing_known(*_: object) -> Sensitivity:
+    """Without gradients: curves are measured then, and the outputs of a layer count by what they vary."""
+    return Sensitivity()
+
+
 def sensitivity_of(
     layers: Sequence[CalibratedLayer],
     gradients: Iterable[Mapping[str, Array]],
@@ -115,4 +120,4 @@ class Probe:
         return found
 
 
-__all__ = ["Probe", "Sensitivity", "sensitivity_of"]
+__all__ = ["Probe", "Sensitivity", "nothing_known", "sensitivity_of"]

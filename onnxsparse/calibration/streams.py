@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
@@ -50,6 +52,23 @@ class Cut:
     def is_constant(self, name: str) -> bool:
         """Whether a value follows from stored tensors alone."""
         return name in self._stored or name in self._computed or name in self._sparse
+
+    @cached_property
+    def readers(self) -> Counter[str]:
+        """How many inputs of nodes, and outputs of the model, each value is."""
+        graph = self.model.proto.graph
+        found = Counter(name for node in graph.node for name in reads(node))
+        found.update(value.name for value in graph.output)
+        return found
+
+    def reading(self, name: str) -> list[NodeProto]:
+        """The nodes that run which read a value."""
+        return [node for node in self.nodes if name in reads(node)]
+
+    def dequantised(self, name: str) -> NodeProto | None:
+        """The node that makes a constant of stored integers."""
+        node = self._computed.get(name)
+        return node if node is not None and node.op_type == "DequantizeLinear" else None
 
     def constants(self) -> Iterator[str]:
         return iter({**self._stored, **self._computed, **self._sparse})
@@ -137,6 +156,18 @@ class Stream:
         self.replaced: dict[str, Array] = {}
         self._kept = [{name: store.put(np.asarray(array)) for name, array in feed.items()} for feed in feeds]
 
+    @property
+    def done(self) -> int:
+        """How many nodes have run."""
+        return self._done
+
+    def fork(self, replaced: Mapping[str, Array]) -> Stream:
+        """All batches from here on with other numbers; what is kept so far is shared, and stays."""
+        fork = Stream(self.cut, (), Shared(self._store))
+        fork._done, fork.replaced = self._done, {**self.replaced, **replaced}
+        fork._kept = [dict(kept) for kept in self._kept]
+        return fork
+
     def values(self, names: Sequence[str]) -> Iterator[dict[str, Array]]:
         """Some values, batch by batch; the nodes before them have run then, as the model is now."""
         self.run_to(max((self.cut.place.get(name, -1) for name in names), default=-1) + 1, names)
@@ -216,6 +247,20 @@ class Store:
             os.unlink(kept)
         else:
             self._left += kept.nbytes
+
+
+class Shared(Store):
+    """Reads what another store keeps; its own values are in memory, and go with the last that reads them."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def get(self, kept: Array | str) -> Array:
+        return self._store.get(kept)
+
+    def drop(self, kept: Array | str) -> None:
+        """Nothing: it may be of the other."""
 
 
 __all__ = ["Constants", "Cut", "Store", "Stream"]

@@ -1074,7 +1074,8 @@ class FinetuneOptions(
     allocation: str | None = like(
         SparsityOptions,
         "allocation",
-        meaning="how the share is spread over the weights: `erk` where it can be (default here), `uniform` or `global`",
+        meaning="how the share is spread over the weights: `sensitivity` (default here, from a calibrated start), "
+        "`erk` (default here, from a plain one), `uniform` or `global`",
         more="",
     )
     seed: int | None = like(

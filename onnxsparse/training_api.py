@@ -133,8 +133,8 @@ def finetune(
         target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
             Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
-        allocation: how the share is spread over the weights: erk where it can be (default here), uniform or global.
-            Example: allocation="erk"
+        allocation: how the share is spread over the weights: sensitivity (default here, from a calibrated start),
+            erk (default here, from a plain one), uniform or global. Example: allocation="erk"
         score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
             include="head"

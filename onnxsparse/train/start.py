@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,14 @@ import numpy as np
 from onnxsparse import checkpoints, schedules
 from onnxsparse.acts.act import MASK
 from onnxsparse.acts.weights import choice
+from onnxsparse.allocations.curves import Sensitivity
 from onnxsparse.engines.engine import Engine
 from onnxsparse.errors import MissingExtraError, ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated, calibrated
+from onnxsparse.options import CalibrationOptions, SparsityOptions
+from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated
+from onnxsparse.passes.calibrated_pruning import GIVEN, Request, pruned
 from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.model_inputs import fields_of
@@ -51,6 +54,8 @@ class Start:
     masks: Mapping[str, Array]
     numbers: Mapping[str, Array]
     notes: tuple[str, ...]
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    """What is recorded of it in the plan."""
 
 
 def started(task: Task, folder: str | None = None, resume: bool = False) -> Task:
@@ -95,7 +100,11 @@ def with_start(task: Task, start: Start) -> Task:
     """The task with the rows and numbers of a start."""
     if not start.masks:
         return plainly(task, "; ".join(start.notes))
-    plan = replace(task.plan, rows=tuple(_with_mask(row, start) for row in task.plan.rows))
+    rule = replace(task.plan.rule, by=str(start.calibration.get("score", "")))
+    if start.calibration.get("allocation") == SENSITIVITY:
+        rule = replace(rule, allocation=Sensitivity())
+    rows = tuple(_with_mask(row, start) for row in task.plan.rows)
+    plan = replace(task.plan, rows=rows, rule=rule, calibration=start.calibration)
     return replace(task, plan=plan, start=start.numbers, notes=(*task.notes, *start.notes))
 
 
@@ -126,11 +135,12 @@ def _calibrated(task: Task, model: Model | None = None, plan: Plan | None = None
     """Masks and numbers, of the dense model where there is no other; what calibration does not reach has the masks of
     its score."""
     pruning, rule = task.recipe.only(Pruning), task.plan.rule
-    free = plan is None and pruning.allocation is None and rule.target is None and rule.pattern is not None
+    free = plan is None and rule.target is None and pruning.allocation in (None, SENSITIVITY)
     by_curves = free and rule.pattern is not None and rule.pattern.name in SHARED_OUT
-    allocation = SENSITIVITY if by_curves else rule.allocation.name
+    allocation = SENSITIVITY if by_curves else GIVEN
     asked = Asked(_samples(task), SAMPLES, task.training.seed, allocation, engine=task.means.engine)
-    found = calibrated(model or task.model, plan or task.plan, asked, task.axes)
+    request = Request(SparsityOptions(), asked, CalibrationOptions(batch_axis=dict(task.axes.inputs) or None))
+    found, _ = pruned(model or task.model, plan or task.plan, request)
     return replace(found, plan=replace(found.plan, rows=tuple(_settled(task, row) for row in found.plan.rows)))
 
 
@@ -170,14 +180,14 @@ def _judged(task: Task, found: Calibrated) -> Start:
     """The start, where the rule takes it."""
     masked = {row.name: row for row in found.plan.planned}
     numbers = {tag: float32_of(array) for tag, array in found.numbers.items() if tag in task.every}
-    calibrated, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
-    said = f"{calibrated:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
-    if calibrated > plain:
+    refitted, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
+    said = f"{refitted:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
+    if refitted > plain:
         return Start({}, {}, {}, (f"{PLAINLY}: calibrated its outputs lie {said}",))
     rows = {name: (row.drop, row.reason) for name, row in masked.items()}
     masks = {name: np.asarray(row.keep).reshape(-1) != 0 for name, row in masked.items()}
     note = f"training starts from calibrated numbers, under their masks: the outputs lie {said}"
-    return Start(rows, masks, numbers, (*found.notes, note))
+    return Start(rows, masks, numbers, (*found.notes, note), dict(found.plan.calibration))
 
 
 def float32_of(array: Array) -> Array:
@@ -226,7 +236,11 @@ def _told(start: Start) -> tuple[dict[str, Array], dict[str, Any]]:
     """A start as arrays and facts for JSON."""
     masks = {KEEP + name: np.asarray(mask, np.uint8) for name, mask in start.masks.items()}
     rows = {name: list(row) for name, row in start.rows.items()}
-    return {**masks, **dict(_under(NUMBERS, start.numbers))}, {"rows": rows, "notes": list(start.notes)}
+    return {**masks, **dict(_under(NUMBERS, start.numbers))}, {
+        "rows": rows,
+        "notes": list(start.notes),
+        "calibration": dict(start.calibration),
+    }
 
 
 def _under(prefix: str, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
@@ -237,7 +251,7 @@ def _read(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Start:
     masks = {key[len(KEEP) :]: arrays[key] != 0 for key in arrays if key.startswith(KEEP)}
     numbers = {key[len(NUMBERS) :]: arrays[key] for key in arrays if key.startswith(NUMBERS)}
     rows = {name: (int(drop), str(reason)) for name, (drop, reason) in facts["rows"].items()}
-    return Start(rows, masks, numbers, tuple(facts["notes"]))
+    return Start(rows, masks, numbers, tuple(facts["notes"]), facts["calibration"])
 
 
 __all__ = ["Start", "against", "float32_of", "recalibrated", "started"]

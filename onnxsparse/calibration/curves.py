@@ -19,11 +19,12 @@ from onnxsparse.calibration.moments import Moments, Samples, dense_moments
 from onnxsparse.calibration.sensitivity import PROBED, Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.calibration.sweep import problem_of
-from onnxsparse.engines.random_projection import scales_of, targets_of
-from onnxsparse.graph.edit import FLOATS
+from onnxsparse.engines.light_model import LightModel
+from onnxsparse.engines.random_projection import float_targets, scales_of, targets_of
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import Part, keep_shares
+from onnxsparse.solvers.choosing import Part, groups_of, keep_shares
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
@@ -53,7 +54,8 @@ def curves_of(
         shares = shares_of(layer.shape[1])
         predicted = moments.probe is not None and moments.probe.wanted
         error = partial(_predicted, problem, moments) if predicted else partial(measured, layer, problem)
-        errors = [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
+        steps = rounds(problem, keep_shares(parts, shares), groups_of(parts))
+        errors = [error(fitted) for fitted in steps]
         found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
     return [found[layer] for layer in layers]
 
@@ -128,8 +130,11 @@ def first_batches(sizes: Sequence[int]) -> int:
 
 def _targets(model: Model) -> list[str]:
     """Those of the projections that gradients are taken of."""
-    floats = any(value.type.tensor_type.elem_type in FLOATS for value in model.proto.graph.output)
-    return targets_of(model.proto if floats else model.copy_proto())
+    floats = float_targets(model.proto)
+    try:
+        return floats or targets_of(LightModel(model.copy_proto()))
+    except ModelError:  # whole numbers all the way: they move, too
+        return [value.name for value in model.proto.graph.output]
 
 
 def _size(parts: Sequence[Part]) -> int:

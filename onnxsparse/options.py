@@ -1137,7 +1137,8 @@ class FinetuneOptions(
     allocation: str | None = like(
         SparsityOptions,
         "allocation",
-        meaning="how the share is spread over the weights: `erk` where it can be (default here), `uniform` or `global`",
+        meaning="how the share is spread over the weights: `sensitivity` (default here, from a calibrated start), "
+        "`erk` (default here, from a plain one), `uniform` or `global`",
         more="",
     )
     seed: int | None = like(
@@ -1405,6 +1406,15 @@ class LevelsOptions:
     exclude: Names = like(SparsityOptions, "exclude")
     allow: Names = like(SparsityOptions, "allow")
     tie_equal: bool | None = like(SparsityOptions, "tie_equal")
+    init: str | None = like(
+        FinetuneOptions,
+        "init",
+        meaning="what each level starts from: `calibrated` (default; `plain` beside a configuration): masks and "
+        "refitted numbers from 256 of the samples, for the network of the level before; or `plain`: that network, its "
+        "smallest numbers pruned",
+        more=". The better of both on the samples held out is taken",
+        group="levels",
+    )
     engine: str = like(FinetuneOptions, "engine")
     loss: str | None = like(FinetuneOptions, "loss")
     hardness: float | None = like(FinetuneOptions, "hardness")

@@ -17,12 +17,15 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto, NodeProto
 
 from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
+from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
+from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
@@ -131,9 +134,11 @@ def calibrating(
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
-        find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
+        by_gradients = asked.sensitivity == GRADIENTS
+        find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
+        whole = model.copy_proto() if by_gradients and not axes.states else None
         solver, score = solvers.parse(asked.solver), scores.parse(asked.score)
-        yield Calibration(model, plan, batches_of(feeds), find, folder, solver, score)
+        yield Calibration(model, plan, batches_of(feeds, whole), find, folder, solver, score)
 
 
 def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
@@ -149,9 +154,12 @@ def by_curves(plan: Plan, asked: Asked) -> bool:
     return leveled and asked.allocation in (None, SENSITIVITY)
 
 
-def batches_of(feeds: Feeds) -> Samples:
-    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least."""
-    found = list(feeds)
+def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
+    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least.
+
+    `whole` is the model with its weights where gradients are taken: batches are as small as these need.
+    """
+    found = list(feeds) if whole is None else list(in_pieces(whole, feeds, feeds.axes))
     first = next((name for name in found[0] if np.ndim(found[0][name])), "") if found else ""
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
@@ -159,10 +167,10 @@ def batches_of(feeds: Feeds) -> Samples:
     return Samples(found, sizes, held, tuple(feeds.data.notes))
 
 
-def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
+def _by_gradients(asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
     names = [one.result for layer in layers.layers for one in layer.reductions if one.result]
     found = output_gradients(
-        model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
+        layers.model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
     )
     known = sensitivity_of(layers.layers, found, batches.sizes, DRAWS)
     return replace(known, unreached=found.unreached, engine=found.engine, notes=tuple(found.notes))
@@ -171,14 +179,19 @@ def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples
 @contextmanager
 def named_states(model: Model) -> Iterator[None]:
     """While it lasts the hidden states of all steps have a name in recurrent nodes that give their last ones alone."""
-    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
-    for number, node in enumerate(nodes):
-        node.output[0] = f"onnxsparse states {number}"
+    nodes = _name_states(model)
     try:
         yield
     finally:
         for node in nodes:
             node.output[0] = ""
+
+
+def _name_states(model: Model) -> list[NodeProto]:
+    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
+    for number, node in enumerate(nodes):
+        node.output[0] = f"onnxsparse states {number}"
+    return nodes
 
 
 class Calibration:
@@ -194,10 +207,14 @@ class Calibration:
         solver: Solver | None = None,
         score: Score | None = None,
     ) -> None:
-        self.model, self.plan, self.samples, self._folder = model, plan, samples, folder
+        self._file, self._inlined, self.samples, self._folder = plan, without_functions(model, plan), samples, folder
         self._solver, self._score = solver, score
-        self.cut = Cut(model)
-        self.found: Layers = layers_of(model, plan, self.cut)
+        self.model, self.plan = model, plan
+        if self._inlined is not None:
+            self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
+            _name_states(self.model)
+        self.cut = Cut(self.model)
+        self.found: Layers = layers_of(self.model, self.plan, self.cut)
         self._find = find
 
     @cached_property
@@ -214,19 +231,31 @@ class Calibration:
         """The plan with the levels that are asked for: those of its allocation, or those that cost the least."""
         sparsity = self.plan.rule.sparsity
         if sparsity is None or not by_curves(self.plan, asked):
-            return self.plan
+            return self._file
         return self.allocated(sparsity, asked.budget)
 
     def allocated(self, sparsity: float, budget: str = "params") -> Plan:
         """The plan with as much of each layer dropped as costs the least together."""
-        return shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
+        made = shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
+        return made if self._inlined is None else self._inlined.rows(self._file, made)
 
     def planned(self, plan: Plan) -> Plan:
         """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""
-        return replace(plan, rows=tuple(self._row(row, None) for row in plan.rows))
+        own = plan if self._inlined is None else self._inlined.plan(plan)
+        made = replace(own, rows=tuple(self._row(row, None) for row in own.rows))
+        return made if self._inlined is None else self._inlined.rows(plan, made)
 
     def swept(self, plan: Plan) -> Calibrated:
         """Masks and numbers for a plan."""
+        if self._inlined is None:
+            return self._swept(plan)
+        bare = self._inlined
+        found = self._swept(bare.plan(plan))
+        numbers, names = bare.numbers(found.numbers, found.tags), bare.names(plan)
+        swept = {names[name]: one for name, one in found.swept.items()}
+        return replace(found, plan=bare.rows(plan, found.plan), numbers=numbers, tags=bare.tags, swept=swept)
+
+    def _swept(self, plan: Plan) -> Calibrated:
         store = Store(self._folder)
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
@@ -235,6 +264,7 @@ class Calibration:
             swept = sweep.layer(layer, drops)
             done.update({one.weight.name: swept for one in layer.parts if one.row})
             progress.advance("calibrate", number + 1, len(self.found.layers))
+        sweep.normalise()
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
         return Calibrated(made, numbers, tags, notes=tuple(self.sensitivity.notes), swept=done)

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
 
+from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
 from onnxsparse.solvers.quadratic import Quadratic
 
@@ -30,6 +32,8 @@ EXACT = 2.5e11
 """Rows times the cube of the inputs up to which each row has a factor of its own: some seconds."""
 STEPS, CLOSE = 40, 1e-4
 """Conjugate gradients end after so many steps, or when all residuals are so small a part of the first."""
+TENS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
+"""What is added to a diagonal, as shares of its mean, where a matrix is not positive definite."""
 LEAF = 48
 """Triangular matrices up to this size are inverted as they are."""
 
@@ -76,7 +80,20 @@ class Refit(ABC):
 
 def inverse_factor(matrix: Array) -> Array:
     """F with F^T F the inverse of a positive definite matrix: its Cholesky factor, inverted."""
-    return _lower_inverse(np.linalg.cholesky(matrix))
+    return _lower_inverse(cholesky(matrix))
+
+
+def cholesky(matrix: Array) -> Array:
+    """The lower factor; where rounding has taken what makes a matrix definite, with as little more on the diagonal as
+    gives that back."""
+    with suppress(np.linalg.LinAlgError):
+        return np.linalg.cholesky(matrix)
+    size = matrix.shape[-1]
+    mean = np.maximum(np.trace(matrix, axis1=-2, axis2=-1) / size, np.finfo(np.float64).tiny)
+    for more in TENS:
+        with suppress(np.linalg.LinAlgError):
+            return np.linalg.cholesky(matrix + more * np.multiply.outer(mean, np.eye(size)))
+    raise ModelError("the inputs of a layer have no finite moments on these samples: look for numbers that overflow")
 
 
 def _lower_inverse(lower: Array) -> Array:

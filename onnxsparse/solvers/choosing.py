@@ -12,15 +12,19 @@ from typing import ClassVar
 
 import numpy as np
 
+from onnxsparse.math import rank
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.pattern import Shape4
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
 from onnxsparse.solvers.rounds import Choose
 
 ROUNDS = 5
 """Rounds in which a layer gets to its share; with more nothing came out better."""
+LARGE = 400
+"""With more inputs N:M takes one step: there are enough weights to make up for what goes."""
 
 
 class Given(Score):
@@ -62,36 +66,41 @@ class Part:
         return self.as_rows(pattern.select(values, Given(), drop))
 
 
-def keep_shares(parts: Sequence[Part], shares: Sequence[float]) -> list[Choose]:
-    """Rounds that each keep such a share of the units of every part."""
-    return [_choose(parts, [_kept(part, share) for part in parts]) for share in shares]
+Stage = tuple[Pattern, int]
+"""A pattern, and how many of its units are dropped."""
 
 
-def _kept(part: Part, share: float) -> tuple[Pattern, int] | None:
+def keep_shares(parts: Sequence[Part], shares: Sequence[float], joint: bool = False) -> list[Choose]:
+    """Rounds that each keep such a share of the units of every part; `joint`: of all parts together."""
+    return [_choose(parts, [_kept(part, share) for part in parts], joint) for share in shares]
+
+
+def _kept(part: Part, share: float) -> Stage | None:
     if part.pattern is None:
         return None
     units = part.pattern.units(part.shape4)
     return part.pattern, units - max(1, round(units * share))
 
 
-def goals(parts: Sequence[Part], drops: Sequence[int], count: int = ROUNDS) -> list[Choose]:
-    """The rounds that end with so many units of each part dropped."""
-    patterns = [_stages(part, drop, count) for part, drop in zip(parts, drops)]
-    longest = max(map(len, patterns), default=0)
-    aligned = [own + own[-1:] * (longest - len(own)) for own in patterns]
-    return [_choose(parts, [own[stage] for own in aligned]) for stage in range(longest)]
+def goals(parts: Sequence[Part], drops: Sequence[int], count: int = ROUNDS, joint: bool = False) -> list[Choose]:
+    """The rounds that end with so many units of each part dropped; `joint`: with so many of all parts together."""
+    large = max((part.columns.stop for part in parts), default=0) > LARGE
+    stages = [_stages(part, drop, count, large) for part, drop in zip(parts, drops)]
+    longest = max(map(len, stages), default=0)
+    aligned = [own + own[-1:] * (longest - len(own)) for own in stages]
+    return [_choose(parts, [own[place] for own in aligned], joint) for place in range(longest)]
 
 
-def _stages(part: Part, drop: int, count: int) -> list[tuple[Pattern, int] | None]:
+def _stages(part: Part, drop: int, count: int, large: bool) -> list[Stage | None]:
     if part.pattern is None:
         return [None]
     if isinstance(part.pattern, NM):
         n, m = part.pattern.n, part.pattern.m
-        return [(NM(kept, m), 0) for kept in _between(n, m, count)]
+        return [(NM(kept, m), 0) for kept in _between(n, m, 1 if large else count)]
     units = part.pattern.units(part.shape4)
-    kept = 1 - drop / units if units else 1.0
-    shares = [max(kept, 0.5 / max(units, 1)) ** (step / count) for step in range(1, count)]
-    return [*((part.pattern, round(units * (1 - share))) for share in shares), (part.pattern, drop)]
+    kept = max(1 - drop / units if units else 1.0, 0.5 / max(units, 1))
+    shares = [kept ** (step / count) for step in range(1, count)]
+    return [*((part.pattern, min(drop, round(units * (1 - share)))) for share in shares), (part.pattern, drop)]
 
 
 def _between(n: int, m: int, count: int) -> list[int]:
@@ -102,12 +111,20 @@ def _between(n: int, m: int, count: int) -> list[int]:
     return [round(m * (n / m) ** (step / count)) for step in range(1, count)] + [n]
 
 
-def _choose(parts: Sequence[Part], stages: Sequence[tuple[Pattern, int] | None]) -> Choose:
+def _choose(parts: Sequence[Part], stages: Sequence[Stage | None], joint: bool) -> Choose:
+    """Each part by itself; or the elements of all unstructured parts in one row, where their costs are comparable."""
+    alone = [not (joint and isinstance(part.pattern, Unstructured)) for part in parts]
+    together = sum(stage[1] for stage, own in zip(stages, alone) if stage is not None and not own)
+
     def choose(importance: Array) -> Array:
         mask = np.ones(importance.shape, bool)
-        for part, stage in zip(parts, stages):
-            if stage is not None:
+        others = np.zeros(importance.shape[1], bool)
+        for part, stage, own in zip(parts, stages, alone):
+            if own and stage is not None:
                 mask[:, part.columns] = part.keep(importance, *stage)
+            others[part.columns] = not own
+        kept = importance[:, others]
+        mask[:, others] = ~rank.smallest(kept.reshape(-1), together).reshape(kept.shape)
         return mask
 
     return choose

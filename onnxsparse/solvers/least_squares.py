@@ -1,13 +1,13 @@
 """Least squares over the weights that are kept, for all rows of a block, and what the next removal of each would cost.
 
-With the Gram matrix G, the products c with what is wanted, the dense weights v and a ridge r towards them, the kept
-weights K of a row are
+With the Gram matrix G, the products c with what is wanted, the dense weights v and a ridge r towards them, H = G + r I
+and b = c + r v, the kept weights K of a row, and what it costs to take one more, i, away and refit (Optimal Brain
+Surgeon, Hassibi and Stork), are
 
-    w_K = (G_KK + r I)^-1 (c_K + r v_K)
+    w_K = H_KK^-1 b_K        w_i^2 / [H_KK^-1]_ii
 
-and to take one more, i, away and refit costs w_i^2 / [(G_KK + r I)^-1]_ii (Optimal Brain Surgeon, Hassibi and Stork).
-
-1. `Exact` inverts for each row; rows with the same mask are done together.
+1. `Exact` has a factor for each row; rows with the same mask are done together. Where few weights R are gone it comes
+   from the inverse of all, which the rows share: H_KK^-1 = [H^-1]_KK - [H^-1]_KR ([H^-1]_RR)^-1 [H^-1]_RK.
 2. `Shared` is for large layers: the costs are those of the first inverse, which all rows share, and the weights come
    from conjugate gradients on all rows at once, each in the space of its own mask. What it multiplies is rounded to
    float32 where that is faster; sums of residuals are in float64.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -25,9 +26,11 @@ from onnxsparse.math.values import Array
 from onnxsparse.solvers.quadratic import Quadratic
 
 EXACT = 2.5e11
-"""Rows times the cube of the inputs up to which each row has an inverse of its own: some ten seconds."""
+"""Rows times the cube of the inputs up to which each row has a factor of its own: some seconds."""
 STEPS, CLOSE = 40, 1e-4
 """Conjugate gradients end after so many steps, or when all residuals are so small a part of the first."""
+LEAF = 48
+"""Triangular matrices up to this size are inverted as they are."""
 
 
 class Refit(ABC):
@@ -40,9 +43,24 @@ class Refit(ABC):
         self.damped = block.gram + self.ridge * np.eye(len(block.gram))
         self.wanted = block.cross.T + self.ridge * dense
 
-    @abstractmethod
+    @cached_property
+    def factor(self) -> Array:
+        """F with F^T F = H^-1."""
+        return inverse_factor(self.damped)
+
+    @cached_property
+    def full(self) -> Array:
+        """All weights refitted."""
+        return solved(self.factor, self.wanted)
+
+    @cached_property
+    def diagonal(self) -> Array:
+        """Of H^-1."""
+        return squares(self.factor)
+
     def start(self) -> tuple[Array, Array]:
         """All weights refitted, and the diagonal of the inverse for each."""
+        return self.full, np.broadcast_to(self.diagonal, self.full.shape)
 
     @abstractmethod
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
@@ -52,28 +70,75 @@ class Refit(ABC):
         """
 
 
+def inverse_factor(matrix: Array) -> Array:
+    """F with F^T F the inverse of a positive definite matrix: its Cholesky factor, inverted."""
+    return _lower_inverse(np.linalg.cholesky(matrix))
+
+
+def _lower_inverse(lower: Array) -> Array:
+    """By halves, so that nearly all of the work is products of matrices."""
+    size = len(lower)
+    if size <= LEAF:
+        return np.tril(np.linalg.inv(lower))
+    half, found = size // 2, np.zeros_like(lower)
+    first, last = _lower_inverse(lower[:half, :half]), _lower_inverse(lower[half:, half:])
+    found[:half, :half], found[half:, half:] = first, last
+    found[half:, :half] = last @ (-lower[half:, :half] @ first)
+    return found
+
+
+def solved(factor: Array, wanted: Array) -> Array:
+    """Rows w with H w = wanted."""
+    found: Array = (wanted @ factor.T) @ factor
+    return found
+
+
+def squares(factor: Array) -> Array:
+    """The sum of the squares of each column: of a factor, the diagonal of the inverse."""
+    found: Array = np.einsum("ij,ij->j", factor, factor)
+    return found
+
+
+def _square(matrix: Array, places: Array) -> Array:
+    """Some rows and columns, twice as fast as by np.ix_."""
+    return matrix.take(places, 0).take(places, 1)
+
+
 class Exact(Refit):
     name = "rows"
 
-    def start(self) -> tuple[Array, Array]:
-        inverse = np.linalg.inv(self.damped)
-        rows = self.wanted @ inverse
-        return rows, np.broadcast_to(np.diagonal(inverse), rows.shape)
+    @cached_property
+    def inverse(self) -> Array:
+        found: Array = self.factor.T @ self.factor
+        return found
 
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
         found, diagonals = np.zeros_like(self.dense), np.ones_like(self.dense)
         for same in _alike(mask):
-            kept = np.flatnonzero(mask[same[0]])
-            if not len(kept):
-                continue
-            part, wanted = self.damped[np.ix_(kept, kept)], self.wanted[np.ix_(same, kept)]
-            if more:
-                inverse = np.linalg.inv(part)
-                found[np.ix_(same, kept)] = wanted @ inverse
-                diagonals[np.ix_(same, kept)] = np.diagonal(inverse)
-            else:
-                found[np.ix_(same, kept)] = np.linalg.solve(part, wanted.T).T
+            kept, gone = np.flatnonzero(mask[same[0]]), np.flatnonzero(~mask[same[0]])
+            if len(kept):
+                few = len(gone) < len(kept)
+                own, diagonal = (self._without if few else self._among)(same, kept, gone, more)
+                found[np.ix_(same, kept)], diagonals[np.ix_(same, kept)] = own, diagonal
         return found, diagonals
+
+    def _among(self, same: Array, kept: Array, gone: Array, more: bool) -> tuple[Array, Array | float]:
+        """From the matrix of those that are kept."""
+        part, wanted = _square(self.damped, kept), self.wanted[np.ix_(same, kept)]
+        if not more:
+            return np.linalg.solve(part, wanted.T).T, 1.0
+        factor = inverse_factor(part)
+        return solved(factor, wanted), squares(factor)
+
+    def _without(self, same: Array, kept: Array, gone: Array, more: bool) -> tuple[Array, Array | float]:
+        """From the inverse of all."""
+        part, beside = _square(self.inverse, gone), self.inverse.take(gone, 0).take(kept, 1)
+        full = self.full[same]
+        if not more:
+            return full[:, kept] - np.linalg.solve(part, full[:, gone].T).T @ beside, 1.0
+        factor = inverse_factor(part)
+        beside = factor @ beside
+        return full[:, kept] - (full[:, gone] @ factor.T) @ beside, self.diagonal[kept] - squares(beside)
 
 
 def _alike(mask: Array) -> Iterator[Array]:
@@ -90,13 +155,6 @@ class Shared(Refit):
     def __init__(self, block: Quadratic, dense: Array, ridge: float) -> None:
         super().__init__(block, dense, ridge)
         self._narrow = self.damped.astype(np.float32)
-        self._diagonal: Array = np.empty(0)
-
-    def start(self) -> tuple[Array, Array]:
-        inverse = np.linalg.inv(self.damped)
-        self._diagonal = np.diagonal(inverse).copy()
-        rows = self.wanted @ inverse
-        return rows, np.broadcast_to(self._diagonal, rows.shape)
 
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
         found = np.where(mask, rows, 0.0)
@@ -113,7 +171,7 @@ class Shared(Refit):
             residual -= step[:, None] * product
             before, size = size, np.einsum("ok,ok->o", residual, residual)
             way = residual + np.divide(size, before, out=np.zeros_like(size), where=before > 0)[:, None] * way
-        return found, np.broadcast_to(self._diagonal, found.shape)
+        return found, np.broadcast_to(self.diagonal, found.shape)
 
 
 def solver_of(block: Quadratic, dense: Array, ridge: float) -> Refit:

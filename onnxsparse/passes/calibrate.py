@@ -27,6 +27,7 @@ from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import Sweep, Swept
+from onnxsparse.calibration.workers import working
 from onnxsparse.data import open_data
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
@@ -62,13 +63,14 @@ class Asked:
     allocation: str | None = None
     sensitivity: str = GRADIENTS
     engine: str = "auto"
+    workers: int | None = None
 
 
 def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None) -> Calibrated:
     """Masks and numbers for what a plan prunes, from samples; how much of each weight goes is decided here, too."""
     data = open_data(asked.data, fields_of(model, axes), None, False, None)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
-    with named_states(model):
+    with named_states(model), working(asked.workers):
         find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
         calibration = Calibration(model, plan, batches_of(feeds), find, folder)
         sparsity, pattern = plan.rule.sparsity, plan.rule.pattern

@@ -17,18 +17,22 @@ Surgeon, Hassibi and Stork), are
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from onnxsparse.math.values import Array
+from onnxsparse.solvers.jobs import each
 from onnxsparse.solvers.quadratic import Quadratic
 
 EXACT = 2.5e11
 """Rows times the cube of the inputs up to which each row has a factor of its own: some seconds."""
 STEPS, CLOSE = 40, 1e-4
 """Conjugate gradients end after so many steps, or when all residuals are so small a part of the first."""
+JOBS = 8
+"""Into how many jobs the rows of a block are dealt out."""
 LEAF = 48
 """Triangular matrices up to this size are inverted as they are."""
 
@@ -114,13 +118,27 @@ class Exact(Refit):
 
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
         found, diagonals = np.zeros_like(self.dense), np.ones_like(self.dense)
-        for same in _alike(mask):
+        sets = list(_alike(mask))
+        sizes = [int(np.count_nonzero(mask[same[0]])) for same in sets]
+        if any(2 * size > mask.shape[1] for size in sizes):
+            _ = self.full, self.inverse  # once, before they go into processes
+        jobs = [(mask, sets[first::JOBS], more) for first in range(min(JOBS, len(sets)))]
+        work = float(sum(min(size, mask.shape[1] - size) ** 3 for size in sizes))
+        for done in each(self._of_sets, jobs, work):
+            for place, own, diagonal in done:
+                found[place], diagonals[place] = own, diagonal
+        return found, diagonals
+
+    def _of_sets(self, mask: Array, sets: Sequence[Array], more: bool) -> list[tuple[Any, Array, Array | float]]:
+        """Where the kept weights of rows with the same mask lie, what they are, and the diagonals of the inverse."""
+        done = []
+        for same in sets:
             kept, gone = np.flatnonzero(mask[same[0]]), np.flatnonzero(~mask[same[0]])
             if len(kept):
                 few = len(gone) < len(kept)
                 own, diagonal = (self._without if few else self._among)(same, kept, gone, more)
-                found[np.ix_(same, kept)], diagonals[np.ix_(same, kept)] = own, diagonal
-        return found, diagonals
+                done.append((np.ix_(same, kept), own, diagonal))
+        return done
 
     def _among(self, same: Array, kept: Array, gone: Array, more: bool) -> tuple[Array, Array | float]:
         """From the matrix of those that are kept."""

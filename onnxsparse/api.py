@@ -20,8 +20,9 @@ from onnxsparse.errors import OptionError, brief
 from onnxsparse.files import check_target, write_text
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.weights import Weight
-from onnxsparse.options import Axes, Masks, Names, Path, SparsityOptions
+from onnxsparse.options import Axes, CalibrationOptions, Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery, permuting
+from onnxsparse.passes.calibrated_pruning import Request, leveled, pruned, requested
 from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, demand_unread, target_of
 from onnxsparse.passes.fold_masks import FoldMasks
@@ -130,6 +131,26 @@ def plan(
     dims: Mapping[str, int] | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
+    data: Any = None,
+    samples: int | None = None,
+    solver: str | None = None,
+    sensitivity: str | None = None,
+    engine: str = "auto",
+    budget: str | None = None,
+    max_loss: float | str | None = None,
+    add_bias: bool = False,
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[str | Callable[..., Any]] = (),
+    batch_axis: Axes = None,
+    state: Axes = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
+    workers: int | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
     overwrite: bool = False,
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`.
@@ -142,9 +163,10 @@ def plan(
         target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
             Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
-        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
-            allocation="erk"
-        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy; with samples
+            sensitivity (default then). Example: allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear; with samples obs (default
+            then), wanda or ria, too. Example: score="magnitude"
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
             include="head"
         exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
@@ -152,7 +174,7 @@ def plan(
             Default: (). Example: allow="stem,output"
         tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
             once. Default: None. Example: tie_equal=True
-        seed: for scores that draw numbers (default 0). Example: seed=1
+        seed: for scores that draw numbers, and for which samples are taken (default 0). Example: seed=1
         level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
             Example: level=70
         dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
@@ -161,16 +183,62 @@ def plan(
         plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
         masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
             arrays. Default: None. Example: masks="masks.npz"
+        data: samples without labels, a few hundred: masks by what comes into each layer, and kept weights refitted
+            to what the dense model gives. An .npz with one array for each input, first axis = samples; a folder of
+            such files, or of images; an .npy for each input; or module:function, a function that yields
+            dictionaries of arrays; or a mapping of arrays, such a function, a loader of batches, or a
+            CalibrationDataReader of onnxruntime or polygraphy. Default: None. Example: data="samples.npz"
+        samples: how many samples (default 256): of more, those that seed= draws. Example: samples=512
+        solver: with samples, what the kept weights become: least-squares (default), obs, bias or zero. Example:
+            solver="zero"
+        sensitivity: with samples, how it is told what matters to the outputs: gradients (default) or measured.
+            Example: sensitivity="measured"
+        engine: what takes gradients: ort, torch, or auto (default): the first that is installed and takes the
+            model. Example: engine="torch"
+        budget: what the share is of, with the allocation sensitivity: params (default), bytes or macs. Example:
+            budget="macs"
+        max_loss: find the sparsity: the most zeros, or with N:M the fewest dense layers, by which no more than this
+            is lost: points of the metric, 0.5, or a share of the dense model's, 1%. Default: None. Example:
+            max_loss="1%"
+        add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
+            Default: False. Example: add_bias=True
+        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
+            labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+            eval_data="held_out.npz"
+        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
+            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
+            metrics=["accuracy"]
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
+        workers: how many processes work side by side (default: one for each core); the bytes do not depend on it.
+            Example: workers=2
+        checkpoint: save what is found of the samples in this folder, layer by layer. Default: None. Example:
+            checkpoint="run"
+        resume: go on with the calibration in checkpoint=, to the same result. Default: False. Example: resume=True
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
-    asked = SparsityOptions.among(locals())
+    given = dict(locals())
+    request = requested(SparsityOptions.among(given), CalibrationOptions.given(given), plan, masks)
     source = taken(source)
-    model = _look(source)
+    model = _look(source) if request.asked is None else load(source)
     set_sizes(model, dims)
-    made, notes = planned(model, plan, masks, asked)
+    made, notes = planned(model, plan, masks, request.zeros)
+    if request.asked is not None:
+        made, said = leveled(model, *request.with_plan(made, plan))
+        notes = [*notes, *said]
     report = planned_report(
         "plan", called(source), made, model, notes, None if output is None else path_of(output, "output")
     )
+    report = replace(report, details={"calibration": dict(made.calibration)} if request.asked else {})
     if output is None:
         return Result(report)
     if os.path.realpath(os.fspath(output)) in map(os.path.realpath, model.inputs):
@@ -285,6 +353,26 @@ def prune(
     dims: Mapping[str, int] | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
+    data: Any = None,
+    samples: int | None = None,
+    solver: str | None = None,
+    sensitivity: str | None = None,
+    engine: str = "auto",
+    budget: str | None = None,
+    max_loss: float | str | None = None,
+    add_bias: bool = False,
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[str | Callable[..., Any]] = (),
+    batch_axis: Axes = None,
+    state: Axes = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
+    workers: int | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
     permute: bool = False,
     scores: Masks | None = None,
     effort: str = "quick",
@@ -303,9 +391,10 @@ def prune(
         target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
             Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
-        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
-            allocation="erk"
-        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy; with samples
+            sensitivity (default then). Example: allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear; with samples obs (default
+            then), wanda or ria, too. Example: score="magnitude"
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
             include="head"
         exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
@@ -313,7 +402,7 @@ def prune(
             Default: (). Example: allow="stem,output"
         tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
             once. Default: None. Example: tie_equal=True
-        seed: for scores that draw numbers (default 0). Example: seed=1
+        seed: for scores that draw numbers, and for which samples are taken (default 0). Example: seed=1
         level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
             Example: level=70
         dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
@@ -322,6 +411,47 @@ def prune(
         plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
         masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
             arrays. Default: None. Example: masks="masks.npz"
+        data: samples without labels, a few hundred: masks by what comes into each layer, and kept weights refitted
+            to what the dense model gives. An .npz with one array for each input, first axis = samples; a folder of
+            such files, or of images; an .npy for each input; or module:function, a function that yields
+            dictionaries of arrays; or a mapping of arrays, such a function, a loader of batches, or a
+            CalibrationDataReader of onnxruntime or polygraphy. Default: None. Example: data="samples.npz"
+        samples: how many samples (default 256): of more, those that seed= draws. Example: samples=512
+        solver: with samples, what the kept weights become: least-squares (default), obs, bias or zero. Example:
+            solver="zero"
+        sensitivity: with samples, how it is told what matters to the outputs: gradients (default) or measured.
+            Example: sensitivity="measured"
+        engine: what takes gradients: ort, torch, or auto (default): the first that is installed and takes the
+            model. Example: engine="torch"
+        budget: what the share is of, with the allocation sensitivity: params (default), bytes or macs. Example:
+            budget="macs"
+        max_loss: find the sparsity: the most zeros, or with N:M the fewest dense layers, by which no more than this
+            is lost: points of the metric, 0.5, or a share of the dense model's, 1%. Default: None. Example:
+            max_loss="1%"
+        add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
+            Default: False. Example: add_bias=True
+        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
+            labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+            eval_data="held_out.npz"
+        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
+            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
+            metrics=["accuracy"]
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
+        workers: how many processes work side by side (default: one for each core); the bytes do not depend on it.
+            Example: workers=2
+        checkpoint: save what is found of the samples in this folder, layer by layer. Default: None. Example:
+            checkpoint="run"
+        resume: go on with the calibration in checkpoint=, to the same result. Default: False. Example: resume=True
         permute: put the channels in a better order first, so that the pattern N:M costs less. Default: False.
             Example: permute=True
         scores: scores of your own, for the order of the channels and for the masks: an .npz with one array for each
@@ -333,18 +463,21 @@ def prune(
             exclude, or when there is nothing to prune. Default: False. Example: strict=True
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
-    asked = SparsityOptions.among(locals())
+    given = dict(locals())
+    request = requested(SparsityOptions.among(given), CalibrationOptions.given(given), plan, masks)
     source = taken(source)
     path = target_of(output, source, overwrite)
     order = permuting.Asked(
         pattern, target, include, exclude, allow, scores, effort, 0 if seed is None else seed, None, unproven
     )
     permuting.demand_alone(permute, order, {"--plan": plan, "--masks": masks})
-    wanted = asked, plan, masks, strict
+    if scores is not None and data is not None:
+        raise OptionError("--scores decides the masks, and so does --data; leave one of the two out")
+    wanted = request, plan, masks, strict
     if not permute:
         return _pruned(_sized(source, dims), source, path, overwrite, wanted)
     dense = _sized(source, dims)
-    demand_whole(planned(dense, plan, masks, asked)[0], strict)  # before the search, which may take long
+    demand_whole(planned(dense, plan, masks, request.zeros)[0], strict)  # before the search, which may take long
     found = permuting.asked_for(dense, order)
     facts = order_facts(found)
     with temporary() as folder:
@@ -364,21 +497,45 @@ def _pruned(
     source: Source,
     path: str | None,
     overwrite: bool,
-    wanted: tuple[SparsityOptions, Path | None, Masks | None, bool],
+    wanted: tuple[Request, Path | None, Masks | None, bool],
     found: permuting.Permuted | None = None,
     facts: tuple[dict[str, Any], tuple[str, ...]] = ({}, ()),
 ) -> Result:
     """A model with zeros; `found` is the order that its channels were put in before, `facts` what is said of it."""
-    asked, plan, masks, strict = wanted
-    made, notes = planned(model, plan, masks, asked)
+    request, plan, masks, strict = wanted
+    made, notes = planned(model, plan, masks, request.zeros)
+    made, request = request.with_plan(made, plan)
     made = made if found is None else permuting.masked(made, found)
     demand_whole(made, strict)
+    details: dict[str, Any] = {"permutation": facts[0]} if facts[0] else {}
+    if request.asked is not None:
+        demand_unread(path, model, request.options.data, request.options.eval_data)
+        return _calibrated(model, called(source), path, overwrite, (made, request), [*notes, *facts[1]], details)
     report = planned_report("prune", called(source), made, model, (*notes, *facts[1]), path)
-    report = replace(report, details={"permutation": facts[0]} if facts[0] else {})
+    report = replace(report, details=details)
     before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
     Prune(made)(model)
     record(model, made)
     return Result(*delivery.finish(model, report, path, overwrite, made, before=before))
+
+
+def _calibrated(
+    model: Model,
+    name: str,
+    path: str | None,
+    overwrite: bool,
+    wanted: tuple[Plan, Request],
+    notes: Sequence[str],
+    details: Mapping[str, Any],
+) -> Result:
+    """A model with zeros and refitted numbers by samples."""
+    found, said = pruned(model, *wanted)
+    remarks, facts = [*notes, *said], {**details, **found.details}
+    done = delivery.deliver(
+        model, found.plan, found.numbers, found.tags, path, overwrite,
+        name=name, notes=remarks, details=facts, command="prune",
+    )  # fmt: skip
+    return Result(*done)
 
 
 def with_masks(
@@ -402,11 +559,14 @@ def with_masks(
     demand_whole(made, strict)
     report = planned_report("mask", name, made, model, notes, path)
     tensors = [row.weight.tensor for row in made.planned]
+    report = replace(report, details={"calibration": dict(made.calibration)} if made.calibration else {})
     before = Before.of(model, SOFT, tensors, tensors) if forms else Before.of(model, MASK, tensors)
     record(model, made, MASKED)
     if moment:
         record_moment(model, moment)
-        report = replace(report, details={"moment": {key: moment[key] for key in MOMENT if key in moment}})
+        report = replace(
+            report, details={**report.details, "moment": {key: moment[key] for key in MOMENT if key in moment}}
+        )
     if forms:
         InsertSoft(forms)(model)
         demand_written(model, forms)

@@ -148,6 +148,17 @@ SCHEDULE = "masks of a schedule, at one moment of it (the end, where none is sai
 
 IN_MEMORY = "without it `Result.model` has it in memory"
 _PATTERNS = ("unstructured", "alive", "filter", "channel")
+_SCORES = (
+    ". `squared`: whole filters and blocks by their 2-norm. For `--pattern filter` alone: `fpgm` (mean distance of a "
+    "filter to all others, the most redundant first: `fpgm:distance=l1`, `l2` or `cosine`) and `nuclear` (how much the "
+    "nuclear norm of the weight drops without a filter). Options follow a colon: `random:seed=3`"
+)
+_ALLOCATIONS = (
+    ". `uniform`: the same for each. `global`: the least important of all weights together; each keeps at least one "
+    "unit. `erk`: Erdős–Rényi-kernel, larger weights get sparser. These two work with `unstructured` and `block`. "
+    "`energy`: by the energy that goes with the smallest numbers, sparser the deeper a layer lies; with "
+    "`unstructured` and `alive`, see [targets/amba.md](targets/amba.md)"
+)
 _NAMED = "the size of a dynamic dimension, such as `--dim height=224`, or `--dim x.2=224` for one without a name"
 
 
@@ -190,20 +201,14 @@ class SparsityOptions:
         None,
         "how the share is spread over the weights: `uniform` (default), `global`, `erk` or `energy`",
         "erk",
-        more=". `uniform`: the same for each. `global`: the least important of all weights together; each keeps at "
-        "least one unit. `erk`: Erdős–Rényi-kernel, larger weights get sparser. These two work with `unstructured` and "
-        "`block`. `energy`: by the energy that goes with the smallest numbers, sparser the deeper a layer lies; with "
-        "`unstructured` and `alive`, see [targets/amba.md](targets/amba.md)",
+        more=_ALLOCATIONS,
         values=("uniform", "global", "erk", "energy"),
     )
     score: str | None = option(
         None,
         "what goes first: `magnitude` (default), `random`, `squared`, `fpgm` or `nuclear`",
         "magnitude",
-        more=". `squared`: whole filters and blocks by their 2-norm. For `--pattern filter` alone: `fpgm` (mean "
-        "distance of a filter to all others, the most redundant first: `fpgm:distance=l1`, `l2` or `cosine`) and "
-        "`nuclear` (how much the nuclear norm of the weight drops without a filter). Options follow a colon: "
-        "`random:seed=3`",
+        more=_SCORES,
         values=("magnitude", "random", "squared", "fpgm", "nuclear"),
     )
     include: Names = option(
@@ -268,8 +273,8 @@ class InspectOptions:
 
 
 @declared
-class PlanOptions(SparsityOptions):
-    """Of `plan`."""
+class PlannedOptions(SparsityOptions):
+    """What `plan` shares with those that do what it says."""
 
     output: Path | None = option(
         None, "the YAML file to write", "plan.yaml", short="-o", python="without it nothing is written", metavar="OUT"
@@ -306,7 +311,7 @@ class PlanOptions(SparsityOptions):
 
 
 @declared
-class ZerosOptions(PlanOptions):
+class ZerosOptions(PlannedOptions):
     """What `prune`, `insert_masks` and `finetune` share."""
 
     output: Path | None = option(
@@ -317,6 +322,235 @@ class ZerosOptions(PlanOptions):
         "write nothing, with exit code 1, when a weight, or a part of one, stays dense that you did not exclude, or "
         "when there is nothing to prune",
     )
+
+
+# -- samples
+
+_BATCH_AXIS = "`INPUT=AXIS`: the axis of the samples where it is not the first (default: the one named as such)"
+_STATE = "`INPUT=OUTPUT`: an input that is the output of the step before, in sequences of samples"
+
+
+@declared
+class ImageOptions:
+    """How the images of a folder become numbers."""
+
+    GROUP: ClassVar[str] = IMAGES
+    resize: str | Sequence[int] | None = option(
+        None,
+        "`HxW`, to which images are scaled; what is too long on one side is cut off evenly (default: the size that the "
+        "model declares)",
+        "224x224",
+        metavar="HxW",
+    )
+    mean: str | float | Sequence[float] | None = option(
+        None,
+        "what is taken from pixels between 0 and 1, a number or one for each channel",
+        "0.485,0.456,0.406",
+        metavar="X,...",
+    )
+    std: str | float | Sequence[float] | None = option(
+        None, "what they are divided by then, in the same form", "0.229,0.224,0.225", metavar="X,..."
+    )
+    layout: str | None = option(
+        None, "`NCHW` or `NHWC` (default: by the model)", "NHWC", values=("NCHW", "NHWC"), metavar="LAYOUT"
+    )
+
+
+@declared
+class DataOptions:
+    """Samples to train on, and to measure on."""
+
+    GROUP: ClassVar[str] = "data"
+    data: Any = option(
+        REQUIRED,
+        "an `.npz` with one array for each input, first axis = samples; a folder of such files, or of images; an "
+        "`.npy` for each input; or `module:function`, a function that yields dictionaries of arrays",
+        "samples.npz",
+        python="or a mapping of arrays, or such a function",
+        metavar="DATA",
+    )
+    labels: str | None = option(
+        None,
+        "the array of the labels (default: `labels`, `label`, `targets`, `target` or `y`)",
+        "classes",
+        metavar="NAME",
+    )
+    batch_axis: Axes = option(
+        None,
+        _BATCH_AXIS,
+        "state=1",
+        more=", such as `--batch-axis state=1` for `[2, batch, 128]`; may be given several times. See "
+        "[how axes are named](finetune.md#samples-along-another-axis)",
+        metavar="INPUT=AXIS",
+    )
+    state: Axes = option(
+        None,
+        _STATE,
+        "state=stateN",
+        more=", such as `--state state=stateN`: see [sequences](finetune.md#sequences)",
+        metavar="INPUT=OUTPUT",
+    )
+    until: Names | None = option(
+        None,
+        "train and measure up to these tensors, and deliver the whole file; `auto`: the last ones that weights make, "
+        "before boxes are decoded and chosen",
+        "auto",
+        more=": see [detectors](finetune.md#detectors-with-their-post-processing)",
+        metavar="auto|NAME,...",
+        values=("auto",),
+    )
+    eval_data: Any = option(
+        None,
+        "arrays to measure on before, during and after",
+        "held_out.npz",
+        more=": the dense model, the pruned one, after every epoch, and the result; without them these three are "
+        "measured on the samples held out, by the accuracy of the labels or the distance",
+        metavar="DATA",
+    )
+    metrics: Sequence[str | Callable[..., Any]] = option(
+        (),
+        "what is measured: `loss`, `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or "
+        "`module:function`, called as f(outputs, batch) for each batch (default: by the data)",
+        "accuracy",
+        python="or such a function",
+        flag="--metric",
+        more="; `metrics=[...]` from Python, functions too: see [finetune.md](finetune.md)",
+        metavar="M",
+        values=("loss", "accuracy", "top-5", "r2", "mae", "mse", "agreement", "distance"),
+    )
+
+
+CALIBRATED = "masks and numbers from samples"
+
+
+@dataclass(frozen=True)
+class CalibrationOptions(ImageOptions):
+    """Samples that decide which zeros, and what the kept weights become: of `prune`, `plan` and `insert_masks`."""
+
+    GROUP: ClassVar[str] = CALIBRATED
+
+    data: Any = like(
+        DataOptions,
+        "data",
+        default=None,
+        meaning="samples without labels, a few hundred: masks by what comes into each layer, and kept weights refitted "
+        "to what the dense model gives. An `.npz` with one array for each input, first axis = samples; a folder of "
+        "such files, or of images; an `.npy` for each input; or `module:function`, a function that yields "
+        "dictionaries of arrays",
+        python="or a mapping of arrays, such a function, a loader of batches, or a CalibrationDataReader of "
+        "onnxruntime or polygraphy",
+        more=". See [calibration.md](calibration.md)",
+        group=CALIBRATED,
+    )
+    samples: int | None = option(
+        None,
+        "how many samples (default 256): of more, those that `--seed` draws",
+        "512",
+        more="; of a function that yields them, the first",
+    )
+    score: str | None = like(
+        SparsityOptions,
+        "score",
+        meaning="what goes first: `magnitude` (default), `random`, `squared`, `fpgm` or `nuclear`; with samples `obs` "
+        "(default then), `wanda` or `ria`, too",
+        more=_SCORES + ". With samples, see [calibration.md](calibration.md#scores): `obs`: by what the "
+        "outputs lose where the other weights make up for it. `wanda`: by the size of the weight and of what comes in. "
+        "`ria`: the same, relative to the row and the column",
+        values=("magnitude", "random", "squared", "fpgm", "nuclear", "obs", "wanda", "ria"),
+    )
+    solver: str | None = option(
+        None,
+        "with samples, what the kept weights become: `least-squares` (default), `obs`, `bias` or `zero`",
+        "zero",
+        more=". `least-squares`: those that come nearest to the dense outputs. `obs`: SparseGPT's updates, column by "
+        "column. `bias`: only biases change. `zero`: nothing does",
+        values=("least-squares", "obs", "bias", "zero"),
+    )
+    allocation: str | None = like(
+        SparsityOptions,
+        "allocation",
+        meaning="how the share is spread over the weights: `uniform` (default), `global`, `erk` or `energy`; with "
+        "samples `sensitivity` (default then)",
+        more=_ALLOCATIONS + ". `sensitivity`: the levels of all layers that together cost the outputs least, "
+        "see [calibration.md](calibration.md#levels)",
+        values=("uniform", "global", "erk", "energy", "sensitivity"),
+    )
+    seed: int | None = like(
+        SparsityOptions, "seed", meaning="for scores that draw numbers, and for which samples are taken (default 0)"
+    )
+    sensitivity: str | None = option(
+        None,
+        "with samples, how it is told what matters to the outputs: `gradients` (default) or `measured`",
+        "measured",
+        more=". `gradients` need an engine: the extra `ort` or `torch`. `measured`: layer by layer, by how far the "
+        "outputs move; slower, and a little worse",
+        values=("gradients", "measured"),
+    )
+    engine: str = option(
+        "auto",
+        "what takes gradients: `ort`, `torch`, or `auto` (default): the first that is installed and takes the model",
+        "torch",
+        values=("auto", "ort", "torch"),
+    )
+    budget: str | None = option(
+        None,
+        "what the share is of, with the allocation `sensitivity`: `params` (default), `bytes` or `macs`",
+        "macs",
+        more=". `macs`: multiply-accumulates, so that layers at high resolution get sparser",
+        values=("params", "bytes", "macs"),
+    )
+    max_loss: float | str | None = option(
+        None,
+        "find the sparsity: the most zeros, or with N:M the fewest dense layers, by which no more than this is lost: "
+        "points of the metric, `0.5`, or a share of the dense model's, `1%`",
+        "1%",
+        more=". Measured on `--eval-data`, or on an eighth of the samples, which calibration does not see then: see "
+        "[calibration.md](calibration.md#the-most-that-may-be-lost)",
+        metavar="X",
+    )
+    add_bias: bool = option(
+        False, "a layer without a bias may get one, which is a new tensor in the file; the report lists each"
+    )
+    labels: str | None = like(
+        DataOptions,
+        "labels",
+        meaning="the array of the labels, for `--max-loss` (default: `labels`, `label`, `targets`, `target` or `y`)",
+        group=CALIBRATED,
+    )
+    eval_data: Any = like(
+        DataOptions,
+        "eval_data",
+        meaning="arrays to measure the dense model and the sparse one on, for `--max-loss`",
+        more="",
+        group=CALIBRATED,
+    )
+    metrics: Sequence[str | Callable[..., Any]] = like(
+        DataOptions,
+        "metrics",
+        meaning="what `--max-loss` is of: `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or "
+        "`module:function`, called as f(outputs, batch) for each batch (default: by the data)",
+        more="",
+        group=CALIBRATED,
+    )
+    batch_axis: Axes = like(DataOptions, "batch_axis", group=CALIBRATED)
+    state: Axes = like(DataOptions, "state", group=CALIBRATED)
+    workers: int | None = option(
+        None, "how many processes work side by side (default: one for each core); the bytes do not depend on it", "2"
+    )
+    checkpoint: Path | None = option(
+        None, "save what is found of the samples in this folder, layer by layer", "run", metavar="DIR"
+    )
+    resume: bool = option(False, "go on with the calibration in `--checkpoint`, to the same result")
+
+    @classmethod
+    def given(cls, arguments: Mapping[str, Any]) -> CalibrationOptions:
+        """Those of the arguments of a call."""
+        return cls(**{one.name: arguments[one.name] for one in fields(cls)})
+
+
+@declared
+class PlanOptions(CalibrationOptions, PlannedOptions):
+    """Of `plan`."""
 
 
 # -- in which order the channels stand
@@ -355,7 +589,7 @@ class SearchOptions:
 
 
 @declared
-class PruneOptions(ZerosOptions):
+class PruneOptions(CalibrationOptions, ZerosOptions):
     """Of `prune`."""
 
     permute: bool = option(
@@ -428,7 +662,7 @@ class PermuteOptions(SearchOptions):
 
 
 @declared
-class MaskOptions(ZerosOptions):
+class MaskOptions(CalibrationOptions, ZerosOptions):
     """Of `insert_masks`, the command `mask`."""
 
     output: Path | None = option(
@@ -565,100 +799,8 @@ class FoldOptions(VerifyOptions):
 
 # -- training
 
-_BATCH_AXIS = "`INPUT=AXIS`: the axis of the samples where it is not the first (default: the one named as such)"
-_STATE = "`INPUT=OUTPUT`: an input that is the output of the step before, in sequences of samples"
 _OPTIMIZERS = ("relative", "adamw", "adam", "sgd", "nesterov", "ort-adamw")
 _LOSSES = ("distill", "kl", "cross-entropy", "mse", "bce", "l1")
-
-
-@declared
-class ImageOptions:
-    """How the images of a folder become numbers."""
-
-    GROUP: ClassVar[str] = IMAGES
-    resize: str | Sequence[int] | None = option(
-        None,
-        "`HxW`, to which images are scaled; what is too long on one side is cut off evenly (default: the size that the "
-        "model declares)",
-        "224x224",
-        metavar="HxW",
-    )
-    mean: str | float | Sequence[float] | None = option(
-        None,
-        "what is taken from pixels between 0 and 1, a number or one for each channel",
-        "0.485,0.456,0.406",
-        metavar="X,...",
-    )
-    std: str | float | Sequence[float] | None = option(
-        None, "what they are divided by then, in the same form", "0.229,0.224,0.225", metavar="X,..."
-    )
-    layout: str | None = option(
-        None, "`NCHW` or `NHWC` (default: by the model)", "NHWC", values=("NCHW", "NHWC"), metavar="LAYOUT"
-    )
-
-
-@declared
-class DataOptions:
-    """Samples to train on, and to measure on."""
-
-    GROUP: ClassVar[str] = "data"
-    data: Any = option(
-        REQUIRED,
-        "an `.npz` with one array for each input, first axis = samples; a folder of such files, or of images; an "
-        "`.npy` for each input; or `module:function`, a function that yields dictionaries of arrays",
-        "samples.npz",
-        python="or a mapping of arrays, or such a function",
-        metavar="DATA",
-    )
-    labels: str | None = option(
-        None,
-        "the array of the labels (default: `labels`, `label`, `targets`, `target` or `y`)",
-        "classes",
-        metavar="NAME",
-    )
-    batch_axis: Axes = option(
-        None,
-        _BATCH_AXIS,
-        "state=1",
-        more=", such as `--batch-axis state=1` for `[2, batch, 128]`; may be given several times. See "
-        "[how axes are named](finetune.md#samples-along-another-axis)",
-        metavar="INPUT=AXIS",
-    )
-    state: Axes = option(
-        None,
-        _STATE,
-        "state=stateN",
-        more=", such as `--state state=stateN`: see [sequences](finetune.md#sequences)",
-        metavar="INPUT=OUTPUT",
-    )
-    until: Names | None = option(
-        None,
-        "train and measure up to these tensors, and deliver the whole file; `auto`: the last ones that weights make, "
-        "before boxes are decoded and chosen",
-        "auto",
-        more=": see [detectors](finetune.md#detectors-with-their-post-processing)",
-        metavar="auto|NAME,...",
-        values=("auto",),
-    )
-    eval_data: Any = option(
-        None,
-        "arrays to measure on before, during and after",
-        "held_out.npz",
-        more=": the dense model, the pruned one, after every epoch, and the result; without them these three are "
-        "measured on the samples held out, by the accuracy of the labels or the distance",
-        metavar="DATA",
-    )
-    metrics: Sequence[str | Callable[..., Any]] = option(
-        (),
-        "what is measured: `loss`, `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or "
-        "`module:function`, called as f(outputs, batch) for each batch (default: by the data)",
-        "accuracy",
-        python="or such a function",
-        flag="--metric",
-        more="; `metrics=[...]` from Python, functions too: see [finetune.md](finetune.md)",
-        metavar="M",
-        values=("loss", "accuracy", "top-5", "r2", "mae", "mse", "agreement", "distance"),
-    )
 
 
 @declared
@@ -673,6 +815,15 @@ class MaskUpdateOptions:
         "linear",
         more=". N:M and given masks are set at once",
         values=("cubic", "linear", "one-shot"),
+    )
+    init: str | None = option(
+        None,
+        "what training starts from: `calibrated` (default; `plain` beside a recipe): masks and refitted numbers from "
+        "256 of the samples, the masks stand still; or `plain`: the dense numbers",
+        "plain",
+        more=". Where the masks move, are given or cannot be calibrated, it starts plainly, which is said. See "
+        "[finetune.md](finetune.md#the-start)",
+        values=("calibrated", "plain"),
     )
     start_sparsity: float | None = option(None, "the share of the goal to start from (default 0)", "0.3")
     prune_begin: float | None = option(

@@ -53,6 +53,7 @@ def finetune(
     tie_equal: bool | None = None,
     level: float | str | None = None,
     schedule: str | None = None,
+    init: str | None = None,
     start_sparsity: float | None = None,
     prune_begin: float | None = None,
     prune_end: float | None = None,
@@ -146,6 +147,8 @@ def finetune(
             Example: level=70
         schedule: how the level rises: cubic (default), linear, one-shot, ... (see onnxsparse list schedules).
             Example: schedule="linear"
+        init: what training starts from: calibrated (default; plain beside a recipe): masks and refitted numbers
+            from 256 of the samples, the masks stand still; or plain: the dense numbers. Example: init="plain"
         start_sparsity: the share of the goal to start from (default 0). Example: start_sparsity=0.3
         prune_begin: when the level starts to rise, as a share of the run (default 0). Example: prune_begin=0.1
         prune_end: when the goal is reached, exactly; the masks stand still from there (default 0.6). Example:

@@ -13,15 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from onnxsparse.allocations.allocation import Allocation, Candidate
+from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
+from onnxsparse.patterns.pattern import Pattern
 
 GRID = 400
 """Steps of a curve."""
 LEAST = 1e-12
 """Errors are at least such a part of the largest: their logarithm is taken."""
+
+
+@dataclass(frozen=True)
+class Sensitivity(Allocation):
+    """The levels that together cost the outputs least, found from samples."""
+
+    name: ClassVar[str] = "sensitivity"
+
+    def _counts(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> dict[str, int]:
+        raise OptionError("allocation sensitivity is found from samples: pass --data to prune, plan or mask")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,35 +2,32 @@
 
 1. A layer is a node of the main graph with a planned weight, or several nodes that read one tensor: it has the
    statistics of all its uses. A recurrent layer has its input and hidden weights side by side.
-2. A weight that is read inside of a body or function, along different axes, through masks or as integers has no layer,
-   and a reason in its place.
-3. The bias is a stored vector that nothing else reads, added by the node or by the Add behind it; or the mean of the
-   BatchNormalization behind it, which takes off what a bias would add.
+2. A weight that is read inside of a body or function, along different axes or through masks has no layer, and a reason
+   in its place.
+3. Integers are looked at as what they stand for. Where their scale cannot grow the numbers of a layer stay as they are
+   (`held`), and only its mask is chosen.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from onnx import NodeProto
 
+from onnxsparse.calibration.biases import Bias, Biases
 from onnxsparse.calibration.reductions import Reduction, reduction_of
+from onnxsparse.calibration.stored_numbers import Floats, Integers, Numbers, StoredNumbers
 from onnxsparse.calibration.streams import Constants, Cut
-from onnxsparse.graph.attributes import Attributes
-from onnxsparse.graph.edit import reads
-from onnxsparse.graph.elementwise import Cast, Scale
+from onnxsparse.graph.elementwise import Cast, Dequantize, Quantization, Scale, Step
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.operators import slots_of
+from onnxsparse.graph.storage import FLOAT_KINDS, PACKED_KINDS, StoredTensor
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.solvers.choosing import Part
-
-OWN_BIAS = {"Conv": 2, "ConvTranspose": 2, "FusedConv": 2, "Gemm": 2, "FusedGemm": 2, "Attention": 2}
-RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,19 +38,19 @@ class WeightPart:
     use: Use
     part: Part
     row: PlanRow | None
+    store: StoredNumbers
 
-    def matrix(self) -> Array:
+    def matrix(self, changed: Numbers) -> Array:
         """Its numbers as the node sees them, as (outputs of all groups, columns), in double precision."""
-        flat = self.weight.tensor.read()
-        if self.weight.tensor.kind == "bfloat16":
-            flat = (flat.astype(np.uint32) << 16).view(np.float32)
-        return self.part.as_rows(self.use.matrix(flat.astype(np.float64) * self._factor(flat.size)))
+        flat = self.store.real(changed)
+        return self.part.as_rows(self.use.matrix(flat * self._factor))
 
-    def stored(self, rows: Array) -> Array:
-        """Columns of the layer's matrix as the file has them: flat, in stored order, in double precision."""
+    def written(self, rows: Array, changed: Numbers) -> dict[str, Array]:
+        """The tensors that store columns of the layer's matrix, by name."""
         axes = rows.reshape(self._turned).transpose(0, 1, 3, 2)
         flat = self.use.restore(np.ascontiguousarray(axes))
-        return np.asarray(flat / self._factor(flat.size))
+        factor = self._factor
+        return self.store.written(np.divide(flat, factor, out=np.zeros_like(flat), where=factor != 0), changed)
 
     def kept(self, mask: Array) -> Array:
         """A mask of its columns, flat in stored order."""
@@ -64,31 +61,14 @@ class WeightPart:
         group, out, inputs, taps = self.part.shape4
         return group, out, taps, inputs
 
-    def _factor(self, size: int) -> Array:
+    @property
+    def _factor(self) -> Array:
         """What the graph multiplies each stored number with before the node sees it."""
-        factor = np.ones(size)
+        atoms = self.use.layout.atoms
+        factor = np.ones(atoms)
         for step in self.use.steps:
-            factor = step.apply(factor, self.use.layout.atoms) if isinstance(step, Scale) else factor
+            factor = step.apply(factor, atoms) if isinstance(step, Scale) else factor
         return factor.reshape(-1)
-
-
-@dataclass(frozen=True, eq=False)
-class Bias:
-    """A stored vector that moves with the outputs of a layer: by `sign` times what each output's bias does."""
-
-    tensor: StoredTensor
-    name: str
-    sign: float = 1.0
-    places: Array | None = None
-    """Where the outputs lie in it, where it holds more."""
-
-    def moved(self, numbers: Array, by: Array) -> Array:
-        flat = numbers.astype(np.float64).reshape(-1)
-        if self.places is None:
-            flat = flat + self.sign * by
-        else:
-            flat[self.places] += self.sign * by
-        return flat.reshape(numbers.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,29 +93,23 @@ class CalibratedLayer:
         first = self.parts[0].part
         return first.shape4[0] * first.shape4[1], max(one.part.columns.stop for one in self.parts)
 
-    def matrix(self) -> Array:
-        return np.concatenate([one.matrix() for one in self.parts], axis=1)
+    def matrix(self, changed: Numbers | None = None) -> Array:
+        return np.concatenate([one.matrix(changed or {}) for one in self.parts], axis=1)
 
-    def numbers(self, rows: Array, bias: Array, before: Mapping[str, Array]) -> dict[str, Array]:
+    @property
+    def held(self) -> str:
+        """Why its numbers cannot be refitted; nothing where they can."""
+        return next((one.store.held for one in self.parts if one.store.held), "")
+
+    def numbers(self, rows: Array, bias: Array, changed: Numbers) -> dict[str, Array]:
         """Its stored tensors, by name and in their types, when its matrix is `rows` and something is added to each
-        output; `before` are tensors that changed already."""
-        tensors = [one.weight.tensor for one in self.parts]
-        stored = [one.stored(rows[:, one.part.columns]) for one in self.parts]
-        found = {held.name: in_kind(own.reshape(held.shape), held.kind) for held, own in zip(tensors, stored)}
+        output; `changed` are tensors that did already."""
+        found = dict[str, Array]()
+        for one in self.parts:
+            found.update(one.written(rows[:, one.part.columns], changed))
         if self.bias is not None:
-            held = self.bias.tensor
-            old = before.get(held.name, held.read().reshape(held.shape))
-            found[held.name] = in_kind(self.bias.moved(old, bias), held.kind)
+            found.update(self.bias.moved(bias, {**changed, **found}))
         return found
-
-
-def in_kind(array: Array, kind: str) -> Array:
-    """Numbers in the type that a tensor stores; those of bfloat16 as their bits, rounded to nearest, ties to even."""
-    if kind != "bfloat16":
-        return np.ascontiguousarray(array.astype(kind))
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +147,9 @@ class _Search:
     cut: Cut
     rows: dict[Weight, PlanRow] = field(init=False)
     uses: dict[str, list[tuple[Weight, Use]]] = field(init=False)
-    readers: Counter[str] = field(init=False)
     tensors: dict[str, StoredTensor] = field(init=False)
     stored: Constants = field(init=False)
+    biases: Biases = field(init=False)
 
     def __post_init__(self) -> None:
         self.rows = {row.weight: row for row in self.plan.planned}
@@ -184,11 +158,9 @@ class _Search:
             for use in weight.uses:
                 if not use.scope and self._known(use) is not None:
                     self.uses.setdefault(_first(use.source), []).append((weight, use))
-        graph = self.model.proto.graph
-        self.readers = Counter(name for node in graph.node for name in reads(node))
-        self.readers.update(value.name for value in graph.output)
         homes = self.model.flow.stores.homes
         self.tensors = {tensor.name: tensor for tensor, home in homes.items() if not home.scope}
+        self.biases = Biases(self.cut, self.tensors)
 
     def _known(self, use: Use) -> int | None:
         return self.cut.place.get(_first(use.source))
@@ -200,14 +172,14 @@ class _Search:
         """Why a planned weight has no layer; nothing where it may have one."""
         if any(use.scope or self._known(use) is None for use in weight.uses):
             return "it is read inside of a body or function, which calibration does not look into"
-        if weight.tensor.kind not in FLOAT_KINDS:
+        if weight.tensor.kind not in FLOAT_KINDS and (weight.tensor.kind in PACKED_KINDS or not _one_view(weight)):
             return f"it is stored as {weight.tensor.kind}"
         if weight.twins:
             return "its bytes have a second name"
         first = weight.uses[0]
         if any(use.matrix_key() != first.matrix_key() for use in weight.uses):
             return "its uses read it along different axes"
-        if any(not isinstance(step, (Scale, Cast)) for use in weight.uses for step in use.steps):
+        if any(not isinstance(step, (Scale, Cast)) for use in weight.uses for step in _steps(weight, use)):
             return "the graph changes its numbers before they are used"
         return ""
 
@@ -227,61 +199,69 @@ class _Search:
             width = use.shape4[2] * use.shape4[3]
             row = self.rows.get(weight)
             part = Part(weight.name, slice(start, start + width), use.shape4, None if row is None else row.pattern)
-            parts.append(WeightPart(weight, use, part, row))
+            parts.append(WeightPart(weight, use, part, row, self._store(weight)))
             start += width
-        bias = self._bias(own[0][0][1]) if len(names) == 1 else None
+        bias = self.biases.of(own[0][0][1], parts[0].store) if len(names) == 1 else None
         places = [self.cut.place[name] for name in names]
-        return CalibratedLayer(parts[0].use.node, parts, reductions, places, bias)
+        layer = CalibratedLayer(parts[0].use.node, parts, reductions, places, bias)
+        return self._with_scales(layer)
 
-    # -- the bias
+    # -- how numbers are stored
 
-    def _bias(self, use: Use) -> Bias | None:
-        node, outputs = use.source, use.shape4[0] * use.shape4[1]
-        if node.op_type in RECURRENT:
-            return self._recurrent_bias(node, use)
-        slot = OWN_BIAS.get(node.op_type)
-        if slot is not None and len(node.input) > slot and node.input[slot]:
-            return self._vector(node.input[slot], outputs) if self._plain(node, use) else None
-        readers = self._readers(node.output[0])
-        if len(readers) != 1 or node.output[0] in self._outputs:
-            return None
-        if readers[0].op_type == "BatchNormalization" and node.op_type in ("Conv", "ConvTranspose"):
-            return self._vector(readers[0].input[3], outputs, -1.0)
-        if readers[0].op_type == "Add" and node.op_type == "MatMul" and use.slot == 1:
-            other = next((name for name in readers[0].input if name != node.output[0]), "")
-            return self._vector(other, outputs)
-        return None
+    def _store(self, weight: Weight) -> StoredNumbers:
+        found = weight.uses[0].quantization
+        if found is None:
+            return Floats(weight.tensor)
+        scale = self._scale(weight, found)
+        return Integers(weight.tensor, found, *((None, scale) if isinstance(scale, str) else (scale, "")))
 
-    def _plain(self, node: NodeProto, use: Use) -> bool:
-        """Whether the bias is added as it is, one number for each output."""
-        return node.op_type not in ("Gemm", "FusedGemm") or (
-            Attributes(node, {}).number("beta", 1.0) == 1.0 and use.slot == 1
-        )
+    def _scale(self, weight: Weight, found: Quantization) -> StoredTensor | str:
+        """The tensor of the scale of a weight, or why that cannot grow."""
+        names = {self._scale_name(weight, use) for use in weight.uses}
+        tensor = self.tensors.get(next(iter(names))) if len(names) == 1 else None
+        if tensor is None or tensor.kind not in FLOAT_KINDS or tensor.size != found.scale.size:
+            return "its integers have no scale of their own that could grow with it"
+        if self.cut.readers[tensor.name] != len(self._scaled(weight, tensor.name)):
+            return "other numbers have the same scale, so that it cannot grow with it"
+        return tensor
 
-    @property
-    def _outputs(self) -> set[str]:
-        return {value.name for value in self.model.proto.graph.output}
+    def _scale_name(self, weight: Weight, use: Use) -> str:
+        nodes = [node for node in self.model.proto.graph.node if weight.tensor.name in node.input]
+        made = next((node for node in nodes if node.op_type == "DequantizeLinear"), None)
+        if made is not None:
+            return str(made.input[1])
+        slots = slots_of(use.source.domain.replace("ai.onnx", ""), use.source.op_type)
+        index = next((slot.scale for slot in slots if slot.index == use.slot), None)
+        return str(use.source.input[index]) if index is not None else ""
 
-    def _readers(self, name: str) -> list[NodeProto]:
-        return [node for node in self.cut.nodes if name in reads(node)]
+    def _scaled(self, weight: Weight, scale: str) -> list[NodeProto]:
+        """The nodes that read the weight with this scale."""
+        nodes = self.model.proto.graph.node
+        return [node for node in nodes if weight.tensor.name in node.input and scale in node.input]
 
-    def _vector(self, name: str, outputs: int, sign: float = 1.0) -> Bias | None:
-        """A stored vector of the main graph that nothing else reads."""
-        tensor = self.tensors.get(name)
-        if tensor is None or self.readers[name] != 1 or tensor.kind not in ("float32", "float16", "float64"):
-            return None
-        flat = tensor.size == outputs and tensor.shape[-1:] == (outputs,)
-        return Bias(tensor, name, sign) if flat else None
+    def _with_scales(self, layer: CalibratedLayer) -> CalibratedLayer:
+        """The layer, its integers held where those of its bias cannot follow."""
+        parts = []
+        for one in layer.parts:
+            store = one.store
+            if isinstance(store, Integers) and not store.held and self._stays_behind(layer, one.use, store):
+                store = replace(store, scale=None, why_held="its bias has a scale that cannot grow with it")
+            parts.append(replace(one, store=store))
+        return replace(layer, parts=parts)
 
-    def _recurrent_bias(self, node: NodeProto, use: Use) -> Bias | None:
-        """The input half of the biases: (directions, twice the gates)."""
-        if len(node.input) <= 3 or not node.input[3]:
-            return None
-        tensor, (group, out, _, _) = self.tensors.get(node.input[3]), use.shape4
-        if tensor is None or self.readers[node.input[3]] != 1 or tensor.shape != (group, 2 * out):
-            return None
-        places = np.arange(group * 2 * out).reshape(group, 2 * out)[:, :out].reshape(-1)
-        return Bias(tensor, node.input[3], 1.0, places) if tensor.kind == "float32" else None
+    def _stays_behind(self, layer: CalibratedLayer, use: Use, store: Integers) -> bool:
+        return self.biases.stays_behind(use, store, layer.bias)
+
+
+def _steps(weight: Weight, use: Use) -> Sequence[Step]:
+    """What happens to the numbers of a weight; integers as what they stand for."""
+    integers = weight.tensor.kind not in FLOAT_KINDS and use.steps and isinstance(use.steps[0], Dequantize)
+    return use.steps[1:] if integers else use.steps
+
+
+def _one_view(weight: Weight) -> bool:
+    """Whether all its uses read its integers with the same scales and zero points."""
+    return len({None if use.quantization is None else use.quantization.key for use in weight.uses} | {None}) == 2
 
 
 def _first(node: NodeProto) -> str:
@@ -289,4 +269,4 @@ def _first(node: NodeProto) -> str:
     return next((name for name in node.output if name), "")
 
 
-__all__ = ["Bias", "CalibratedLayer", "Layers", "WeightPart", "in_kind", "layers_of"]
+__all__ = ["CalibratedLayer", "Layers", "WeightPart", "layers_of"]

@@ -28,6 +28,12 @@ class Samples:
     sizes: Sequence[int] = ()
     """How many samples each batch has."""
     held: int = 0
+    notes: Sequence[str] = ()
+    """What was said of the data when it was opened."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.sizes)
 
     def is_held(self, number: int) -> bool:
         return number >= len(self.feeds) - self.held

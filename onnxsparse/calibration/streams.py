@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
@@ -50,6 +52,23 @@ class Cut:
     def is_constant(self, name: str) -> bool:
         """Whether a value follows from stored tensors alone."""
         return name in self._stored or name in self._computed or name in self._sparse
+
+    @cached_property
+    def readers(self) -> Counter[str]:
+        """How many inputs of nodes, and outputs of the model, each value is."""
+        graph = self.model.proto.graph
+        found = Counter(name for node in graph.node for name in reads(node))
+        found.update(value.name for value in graph.output)
+        return found
+
+    def reading(self, name: str) -> list[NodeProto]:
+        """The nodes that run which read a value."""
+        return [node for node in self.nodes if name in reads(node)]
+
+    def dequantised(self, name: str) -> NodeProto | None:
+        """The node that makes a constant of stored integers."""
+        node = self._computed.get(name)
+        return node if node is not None and node.op_type == "DequantizeLinear" else None
 
     def constants(self) -> Iterator[str]:
         return iter({**self._stored, **self._computed, **self._sparse})

@@ -70,17 +70,32 @@ class Sweep:
             moments.merge(self._later.pop(layer))
         problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer))
         fitted = last(rounds(problem, goals([one.part for one in layer.parts], drops)))
-        judged = moments.held() or problem.blocks
-        plain, still = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense))
-        choices = [(fitted.rows, problem.bias(fitted.rows)), (plain, still)]
-        costs = [_cost(problem, judged, rows, bias) for rows, bias in choices]
-        fell_back = not costs[0] <= costs[1]
-        rows, bias = choices[fell_back]
-        self._pruned.replaced.update(layer.numbers(rows, bias, self._pruned.replaced))
+        choices = self._choices(problem, layer, fitted, moments.held() or problem.blocks)
+        fell_back = bool(layer.held) or not choices[0].cost <= choices[1].cost
+        self._pruned.replaced.update(choices[fell_back].numbers)
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
-        whole = _cost(problem, judged, np.zeros_like(rows), problem.bias(np.zeros_like(rows))) or 1.0
+        whole = choices[2].cost or 1.0
         solved = tuple(dict.fromkeys(one.name for one in problem.refits))
-        return Swept(layer, masks, costs[fell_back] / whole, costs[1] / whole, fell_back, solved)
+        return Swept(layer, masks, choices[fell_back].cost / whole, choices[1].cost / whole, fell_back, solved)
+
+    def _choices(
+        self, problem: Layer, layer: CalibratedLayer, fitted: Fitted, judged: Sequence[Quadratic]
+    ) -> list[_Choice]:
+        """Refitted, only pruned, and all zero: their costs as the file would store them."""
+        plain, still, none = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense)), fitted.rows * 0.0
+        found = []
+        for rows, bias in ((fitted.rows, problem.bias(fitted.rows)), (plain, still), (none, problem.bias(none))):
+            numbers = layer.numbers(rows, bias, self._pruned.replaced)
+            found.append(_Choice(numbers, _cost(problem, judged, layer.matrix(numbers), bias)))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """What a layer may become, and what that costs."""
+
+    numbers: Mapping[str, Array]
+    cost: float
 
 
 def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array) -> float:

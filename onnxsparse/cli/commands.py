@@ -9,7 +9,7 @@ import importlib
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 
 from onnxsparse import options, plugins
 from onnxsparse.cli.arguments import add_json, add_model, add_options, chosen, recipe_of_file
@@ -42,8 +42,9 @@ def _run(arguments: Namespace) -> int:
     from onnxsparse.cli.output import finish, watched
 
     name = arguments.command
+    calls_users = getattr(arguments, "data", None) is not None  # whose functions may print
     function = api.fold_masks if name == "fold" else getattr(api, name)
-    with watched(arguments):
+    with watched(arguments), redirect_stdout(sys.stderr) if calls_users else nullcontext():
         result = function(arguments.model, **chosen(arguments, options.COMMANDS[name][0]))
     return finish(result.report, arguments)
 
@@ -52,7 +53,8 @@ def _mask(arguments: Namespace) -> int:
     from onnxsparse.cli.output import finish, watched
     from onnxsparse.dialects.masking import insert_masks
 
-    with watched(arguments):
+    calls_users = arguments.data is not None
+    with watched(arguments), redirect_stdout(sys.stderr) if calls_users else nullcontext():
         given = {**chosen(arguments, options.MaskOptions), "recipe": recipe_of_file(arguments)}
         result = insert_masks(arguments.model, **given)
     return finish(result.report, arguments)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -70,6 +71,7 @@ class Samples:
         found = _labels_of(source, self.fields, labels, demanded)
         column = None if found is None else source.column(found)
         self.count = self._counted(column if demanded else None)
+        self._drawn: Array | None = None
         self.shared = tuple(field.name for field in self.fields if not self._is_by_rows(field))
         self.notes += [_shared_note(name, self.called, self._columns[name]) for name in self.shared]
         if column is not None and found is not None:
@@ -79,15 +81,34 @@ class Samples:
     def has_labels(self) -> bool:
         return self._labels is not None
 
+    def drawn(self, count: int, seed: int) -> Samples:
+        """So many of these samples, in an order of their own, drawn by a seed; all of them where there are no more."""
+        some = copy(self)
+        some._drawn = self._numbers(drawn_rows(self.count, count, seed))
+        some.count = len(some._drawn)
+        return some
+
+    def part(self, start: int, stop: int) -> Samples:
+        """The samples from one place to before another."""
+        some = copy(self)
+        some._drawn = self._numbers(np.arange(start, min(stop, self.count)))
+        some.count = len(some._drawn)
+        return some
+
+    def _numbers(self, rows: Array) -> Array:
+        """The numbers that samples have in the source."""
+        rows = np.asarray(rows, dtype=np.int64)
+        return rows if self._drawn is None else self._drawn[rows]
+
     def take(self, rows: Array, first: int = 0) -> Batch:
         """The samples of these numbers: one C-contiguous array for each input, and the labels under `LABELS`.
 
         `first` is the number under which errors tell of the first of all samples.
         """
-        rows = np.asarray(rows, dtype=np.int64)
+        rows = self._numbers(rows)
         batch = {f.name: self._same(f) if f.name in self.shared else self._taken(f, rows) for f in self.fields}
         if self._labels is not None:
-            batch.setdefault(LABELS, self.labels(rows))
+            batch.setdefault(LABELS, self._labels_of(rows))
         by_rows = {name: array for name, array in batch.items() if name not in self.shared}
         demand_finite(by_rows, self.called, rows + first)
         return self.complete(batch)
@@ -105,9 +126,12 @@ class Samples:
 
     def labels(self, rows: Array) -> Array:
         """The labels alone: classes as int64, numbers as float32."""
+        return self._labels_of(self._numbers(rows))
+
+    def _labels_of(self, rows: Array) -> Array:
         assert self._labels is not None
         kind = np.float32 if self.numbers else np.int64
-        found = np.asarray(self._labels[np.asarray(rows, dtype=np.int64)])
+        found = np.asarray(self._labels[rows])
         if kind is np.int64 and found.dtype == np.uint64 and (found > LARGEST).any():
             raise OptionError(f"label {found.max()} of {self.called} is the number of no class")
         with np.errstate(over="ignore"):  # what becomes infinite by it is found by `demand_finite`
@@ -277,7 +301,7 @@ def add_to(digest: Any, batch: Batch) -> None:
 # 3. With fewer samples than a batch takes, rows repeat.
 
 
-_EPOCHS, _PROBE = 0, 1
+_EPOCHS, _PROBE, _DRAWN = 0, 1, 2
 
 
 class Order:
@@ -324,6 +348,11 @@ def hold_out(total: int, count: int, seed: int = 0) -> tuple[Array, Array]:
     order = _permutation(total, checked_seed(seed), _PROBE, 0)
     cut = min(count, total // 2)
     return np.sort(order[cut:]), np.sort(order[:cut])
+
+
+def drawn_rows(total: int, count: int, seed: int) -> Array:
+    """So many of all rows, in the order in which a seed draws them: files are often sorted by class."""
+    return _permutation(total, checked_seed(seed), _DRAWN, 0)[:count]
 
 
 def _permutation(count: int, seed: int, purpose: int, number: int) -> Array:

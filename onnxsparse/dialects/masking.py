@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from onnxsparse.dialects.msbench.masking import When
 from onnxsparse.dialects.msbench.masking import insert_masks as insert_by_config
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.options import MaskOptions, Masks, Names, Path, SparsityOptions, options_of
+from onnxsparse.options import Axes, CalibrationOptions, MaskOptions, Masks, Names, Path, SparsityOptions, options_of
+from onnxsparse.passes.calibrated_pruning import masked, pruned, requested
 from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.fold_masks import MaskedBefore, open_without_masks
 from onnxsparse.passes.sources import taken
@@ -54,6 +55,26 @@ def insert_masks(
     dims: Mapping[str, int] | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
+    data: Any = None,
+    samples: int | None = None,
+    solver: str | None = None,
+    sensitivity: str | None = None,
+    engine: str = "auto",
+    budget: str | None = None,
+    max_loss: float | str | None = None,
+    add_bias: bool = False,
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[str | Callable[..., Any]] = (),
+    batch_axis: Axes = None,
+    state: Axes = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
+    workers: int | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
     config: Config | None = None,
     iteration: int | None = None,
     expected: bool = False,
@@ -78,9 +99,10 @@ def insert_masks(
         target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
             Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
-        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
-            allocation="erk"
-        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy; with samples
+            sensitivity (default then). Example: allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear; with samples obs (default
+            then), wanda or ria, too. Example: score="magnitude"
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
             include="head"
         exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
@@ -88,7 +110,7 @@ def insert_masks(
             Default: (). Example: allow="stem,output"
         tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
             once. Default: None. Example: tie_equal=True
-        seed: for scores that draw numbers (default 0). Example: seed=1
+        seed: for scores that draw numbers, and for which samples are taken (default 0). Example: seed=1
         level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
             Example: level=70
         dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
@@ -97,6 +119,47 @@ def insert_masks(
         plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
         masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
             arrays. Default: None. Example: masks="masks.npz"
+        data: samples without labels, a few hundred: masks by what comes into each layer, and kept weights refitted
+            to what the dense model gives. An .npz with one array for each input, first axis = samples; a folder of
+            such files, or of images; an .npy for each input; or module:function, a function that yields
+            dictionaries of arrays; or a mapping of arrays, such a function, a loader of batches, or a
+            CalibrationDataReader of onnxruntime or polygraphy. Default: None. Example: data="samples.npz"
+        samples: how many samples (default 256): of more, those that seed= draws. Example: samples=512
+        solver: with samples, what the kept weights become: least-squares (default), obs, bias or zero. Example:
+            solver="zero"
+        sensitivity: with samples, how it is told what matters to the outputs: gradients (default) or measured.
+            Example: sensitivity="measured"
+        engine: what takes gradients: ort, torch, or auto (default): the first that is installed and takes the
+            model. Example: engine="torch"
+        budget: what the share is of, with the allocation sensitivity: params (default), bytes or macs. Example:
+            budget="macs"
+        max_loss: find the sparsity: the most zeros, or with N:M the fewest dense layers, by which no more than this
+            is lost: points of the metric, 0.5, or a share of the dense model's, 1%. Default: None. Example:
+            max_loss="1%"
+        add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
+            Default: False. Example: add_bias=True
+        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
+            labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+            eval_data="held_out.npz"
+        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
+            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
+            metrics=["accuracy"]
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
+        workers: how many processes work side by side (default: one for each core); the bytes do not depend on it.
+            Example: workers=2
+        checkpoint: save what is found of the samples in this folder, layer by layer. Default: None. Example:
+            checkpoint="run"
+        resume: go on with the calibration in checkpoint=, to the same result. Default: False. Example: resume=True
         config: a configuration of MSBench, with mask_generator, fake_sparse and scheduler: the masks that it has at
             a moment; a path or a mapping. Default: None. Example: config="sparsity.yaml"
         iteration: before which iteration of config=; without it and without level=, at the end of the schedule.
@@ -129,9 +192,14 @@ def insert_masks(
         return _by_recipe(source, recipe, _epoch(epoch), _steps(steps_per_epoch), dims, **finish)
     _demand("recipe", given, BY_RECIPE)
     path = target_of(output, source, overwrite)
+    request = requested(SparsityOptions.among(given), CalibrationOptions.given(given), plan, masks)
     model = load(source)
     set_sizes(model, dims)
-    made, notes = planned(model, plan, masks, SparsityOptions.among(given))
+    made, notes = planned(model, plan, masks, request.zeros)
+    made, request = request.with_plan(made, plan)
+    if request.asked is not None:
+        found, said = pruned(model, made, request)
+        made, notes = masked(found), [*notes, *said]
     return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
 
 

@@ -11,11 +11,13 @@
    counts alike, whatever its size and its unit.
 3. Outputs of whole numbers stand for the nearest floats before them, where no output is a float.
 4. Elements that are not finite do not count, and outputs that do not vary are left out, with a note.
-5. The signs are drawn by Philox: the seed is the key; the numbers of feed, draw and output are the counter.
+5. The signs are drawn by Philox: the seed is the key; the numbers of feed and draw, and the name of the output, are the
+   counter.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +33,9 @@ from onnxsparse.math.values import Array
 UNUSED = "no output depends on it"
 IN_STEPS = "only whole numbers or steps lead from it to the outputs"
 """Why no gradient comes to a value."""
+
+ROUNDING = 0.03
+"""How far a projection may be off: half precision, and sums in another order."""
 
 Feed = Mapping[str, Array]
 Shape = tuple[int, ...]
@@ -49,6 +54,8 @@ class Projection:
     seed: int = 0
     counted: Mapping[tuple[int, str], Array] = field(default_factory=dict)
     """Where some elements of a target are not finite for a feed: which ones are."""
+    sums: Sequence[Mapping[str, tuple[float, float]]] = ()
+    """Of each feed and target the sum of the elements with the signs of the first draw, and their norm, as a pair."""
     notes: Sequence[str] = ()
 
     @property
@@ -57,14 +64,29 @@ class Projection:
 
     def factors(self, feed: int, draw: int) -> dict[str, Array]:
         """What every element of each target is multiplied with."""
-        return {name: self._factors(feed, draw, place, name) for place, name in enumerate(self.scales)}
+        return {name: self._factors(feed, draw, name) for name in self.scales}
 
-    def _factors(self, feed: int, draw: int, place: int, name: str) -> Array:
-        generator = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, place, draw, feed]))
-        signs = generator.integers(0, 2, self.shapes[feed][name], np.int8)
-        found = np.where(signs, self.scales[name], -self.scales[name]).astype(np.float32)
+    def _factors(self, feed: int, draw: int, name: str) -> Array:
+        signs = signs_of(name, self.seed, feed, draw, self.shapes[feed][name])
         counted = self.counted.get((feed, name))
-        return found if counted is None else np.where(counted, found, np.float32(0))
+        return (signs if counted is None else signs * counted) * np.float32(self.scales[name])
+
+    def agrees(self, feed: int, value: float) -> bool:
+        """Whether the projection of a feed, in the first draw, has this value: the model is what it was then."""
+        sums = [
+            (self.scales[name] * total, self.scales[name] * norm)
+            for name, (total, norm) in self.sums[feed].items()
+            if name in self.scales
+        ]
+        total, norm = sum(one for one, _ in sums), float(np.linalg.norm([one for _, one in sums]))
+        return abs(value - total) <= ROUNDING * norm
+
+
+def signs_of(name: str, seed: int, feed: int, draw: int, shape: Shape) -> Array:
+    """+1 or -1 for every element of a target."""
+    counter = [0, zlib.crc32(name.encode()), draw, feed]
+    drawn = np.random.Generator(np.random.Philox(key=seed, counter=counter)).integers(0, 2, shape, np.int8)
+    return (2 * drawn - 1).astype(np.float32)
 
 
 def projection_of(
@@ -75,18 +97,23 @@ def projection_of(
     names = targets_of(model)
     session, samples = model.session(names), 0
     spreads, shapes, counted = {name: _Spread() for name in names}, list[Shapes](), dict[tuple[int, str], Array]()
+    sums = list[dict[str, tuple[float, float]]]()
     for place, feed in enumerate(feeds):
         found = session.run(dict(feed))
         arrays = {name: np.asarray(found[name]) for name in names}
         shapes.append({name: array.shape for name, array in arrays.items()})
         samples += samples_in(feed, axes)
+        sums.append({})
         for name, array in arrays.items():
             finite = np.isfinite(array)
             if not finite.all():
                 counted[place, name] = finite
-            spreads[name].add(array[finite])
+            values = array[finite].astype(np.float64)
+            spreads[name].add(values)
+            signs = signs_of(name, seed, place, 0, array.shape)[finite]
+            sums[-1][name] = float(signs @ values), float(np.linalg.norm(values))
     scales, notes = _scales(spreads, samples)
-    return Projection(scales, shapes, draws, seed, counted, notes)
+    return Projection(scales, shapes, draws, seed, counted, sums, notes)
 
 
 def scales_of(batches: Sequence[Feed], samples: int) -> tuple[dict[str, float], list[str]]:
@@ -126,8 +153,8 @@ class _Spread:
     def add(self, values: Array) -> None:
         if not values.size:
             return
-        mean = float(values.mean(dtype=np.float64))
-        squares = float(((values.astype(np.float64) - mean) ** 2).sum())
+        mean = float(values.mean())
+        squares = float(((values - mean) ** 2).sum())
         count, off = self.count + values.size, mean - self.mean
         self.squares += squares + off * off * self.count * values.size / count
         self.mean, self.count = self.mean + off * values.size / count, count

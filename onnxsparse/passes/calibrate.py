@@ -9,28 +9,34 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from onnxsparse import progress
-from onnxsparse.allocations.curves import Curve, allocate
+from onnxsparse.allocations.curves import Curve
+from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
 from onnxsparse.calibration.feeding import Feeds
-from onnxsparse.calibration.layers import RECURRENT, Layers, layers_of
+from onnxsparse.calibration.layers import Layers, layers_of
+from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import Sweep, Swept
 from onnxsparse.calibration.workers import working
-from onnxsparse.data import open_data
+from onnxsparse.data import Samples as Data
+from onnxsparse.data import Stream, open_data
+from onnxsparse.errors import MissingExtraError, OptionError, brief, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
+from onnxsparse.options import Path
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
@@ -51,11 +57,18 @@ class Calibrated:
     tags: Mapping[str, StoredParam]
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    swept: Mapping[str, Swept] = field(default_factory=dict)
+    """What the sweep found of the layer of each weight that it reached."""
+
+
+SCORES, SOLVERS = ("obs", "wanda", "ria"), ("least-squares", "obs", "bias", "zero")
+HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
+ENGINES = ("auto", "ort", "torch")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a calibration is asked for."""
+    """What a calibration is asked for; without an allocation levels are by sensitivity, where a pattern has levels."""
 
     data: Any
     samples: int = SAMPLES
@@ -63,21 +76,74 @@ class Asked:
     allocation: str | None = None
     sensitivity: str = GRADIENTS
     engine: str = "auto"
+    score: str = "obs"
+    solver: str = "least-squares"
+    budget: str = "params"
+    add_bias: bool = False
     workers: int | None = None
+    checkpoint: Path | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        words = {
+            "solver": (self.solver, SOLVERS),
+            "sensitivity": (self.sensitivity, HOWS),
+            "budget": (self.budget, BUDGETS),
+            "engine": (self.engine, ENGINES),
+        }
+        for name, (value, known) in words.items():
+            if value not in known:
+                hint = nearest(str(value), known)
+                raise OptionError(f"--{name} is one of {', '.join(known)}, not {brief(value)}{hint}")
+        for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
+        self._demand_there()
+
+    def _demand_there(self) -> None:
+        """What calibration cannot do yet is refused, never passed over."""
+        missing = {
+            f"--score {self.score}": self.score != "obs",
+            f"--solver {self.solver}": self.solver != "least-squares",
+            "--add-bias": self.add_bias,
+            "--checkpoint": self.checkpoint is not None or self.resume,
+        }
+        flag = next((flag for flag, asked in missing.items() if asked), "")
+        if flag:
+            raise OptionError(f"calibration cannot do {flag} yet; leave it out")
 
 
 def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None) -> Calibrated:
     """Masks and numbers for what a plan prunes, from samples; how much of each weight goes is decided here, too."""
-    data = open_data(asked.data, fields_of(model, axes), None, False, None)
+    with calibrating(model, plan, asked, axes, folder) as calibration:
+        return calibration.swept(calibration.leveled(asked))
+
+
+@contextmanager
+def calibrating(
+    model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None
+) -> Iterator[Calibration]:
+    """The calibration of a model; what it finds of the samples serves all levels that are asked of it."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
+    data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model), working(asked.workers):
         find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
-        calibration = Calibration(model, plan, batches_of(feeds), find, folder)
-        sparsity, pattern = plan.rule.sparsity, plan.rule.pattern
-        by_curves = asked.allocation in (None, SENSITIVITY) and sparsity is not None and pattern is not None
-        if by_curves and sparsity is not None:
-            plan = calibration.allocated(sparsity)
-        return calibration.swept(plan)
+        yield Calibration(model, plan, batches_of(feeds), find, folder)
+
+
+def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
+    """The samples that are asked for: of those with random access the ones that the seed draws, else the first."""
+    known = isinstance(asked.data, (Data, Stream))
+    data = asked.data if known else open_data(asked.data, fields_of(model, axes), None, False, None)
+    return data.drawn(asked.samples, asked.seed) if isinstance(data, Data) and not known else data
+
+
+def by_curves(plan: Plan, asked: Asked) -> bool:
+    """Whether the levels are found from samples."""
+    leveled = plan.rule.sparsity is not None and plan.rule.pattern is not None and plan.rule.pattern.takes_sparsity
+    return leveled and asked.allocation in (None, SENSITIVITY)
 
 
 def batches_of(feeds: Feeds) -> Samples:
@@ -86,7 +152,8 @@ def batches_of(feeds: Feeds) -> Samples:
     first = next((name for name in found[0] if np.ndim(found[0][name])), "") if found else ""
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
-    return Samples(found, sizes, max(1, len(found) // HELD) if len(found) > 1 else 0)
+    held = max(1, len(found) // HELD) if len(found) > 1 else 0
+    return Samples(found, sizes, held, tuple(feeds.data.notes))
 
 
 def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
@@ -125,21 +192,32 @@ class Calibration:
         self.model, self.plan, self.samples, self._folder = model, plan, samples, folder
         self.cut = Cut(model)
         self.found: Layers = layers_of(model, plan, self.cut)
-        self.sensitivity = find(samples, self.found)
-        self._curves: list[Curve] | None = None
+        self._find = find
 
-    @property
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """How much each output of each layer matters; found once."""
+        return self._find(self.samples, self.found)
+
+    @cached_property
     def curves(self) -> list[Curve]:
         """What each layer costs, by how much of it is kept; made once."""
-        if self._curves is None:
-            self._curves = curves_of(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
-        return self._curves
+        return curves_of(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
 
-    def allocated(self, sparsity: float) -> Plan:
+    def leveled(self, asked: Asked) -> Plan:
+        """The plan with the levels that are asked for: those of its allocation, or those that cost the least."""
+        sparsity = self.plan.rule.sparsity
+        if sparsity is None or not by_curves(self.plan, asked):
+            return self.plan
+        return self.allocated(sparsity, asked.budget)
+
+    def allocated(self, sparsity: float, budget: str = "params") -> Plan:
         """The plan with as much of each layer dropped as costs the least together."""
-        shares = allocate(self.curves, 1 - sparsity)
-        kept = {one.weight.name: share for layer, share in zip(self.found.layers, shares) for one in layer.parts}
-        return replace(self.plan, rows=tuple(_with_share(row, kept) for row in self.plan.rows))
+        return shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
+
+    def planned(self, plan: Plan) -> Plan:
+        """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""
+        return replace(plan, rows=tuple(self._row(row, None) for row in plan.rows))
 
     def swept(self, plan: Plan) -> Calibrated:
         """Masks and numbers for a plan."""
@@ -152,7 +230,7 @@ class Calibration:
             progress.advance("calibrate", number + 1, len(self.found.layers))
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
-        return Calibrated(made, numbers, tags)
+        return Calibrated(made, numbers, tags, notes=tuple(self.sensitivity.notes), swept=done)
 
     def _row(self, row: PlanRow, swept: Swept | None) -> PlanRow:
         if swept is None:
@@ -173,20 +251,18 @@ class Calibration:
             if not home.scope and tensor.name in numbers:
                 known = weights.get(tensor)
                 tags[home.tag] = vector_param(tensor, home.tag) if known is None else weight_param(known)
-                found[home.tag] = (
-                    numbers[tensor.name].astype(np.float32) if tensor.kind != "bfloat16" else numbers[tensor.name]
-                )
+                found[home.tag] = _plain(numbers[tensor.name], tensor.kind)
         return tags, found
 
 
-def _with_share(row: PlanRow, kept: Mapping[str, float]) -> PlanRow:
-    if row.pattern is None or row.name not in kept:
-        return row
-    units = row.pattern.units(row.use.shape4)
-    return replace(row, drop=min(units, max(0, round(units * (1 - kept[row.name])))), cut=None)
+def _plain(array: Array, kind: str) -> Array:
+    """Numbers as numpy has them: those of bfloat16 come as their bits."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else array
 
 
 def _said(swept: Swept) -> str:
+    if swept.layer.held:
+        return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
     return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"

@@ -94,10 +94,11 @@ def deliver(
     note: Callable[[Iterable[str]], None] | None = None,
     check: Check | None = None,
     change: Callable[[ModelProto], Sequence[str]] | None = None,
+    command: str = "finetune",
 ) -> Delivered:
     """Write a model with trained numbers, by tag, and the zeros of a plan; the rest is as in `finish`.
 
-    `details` make it the report of a fine-tune. `change` is what is done to the whole model in the end, in place; it
+    `details` make it the report of a `command`. `change` is what is done to the whole model in the end, in place; it
     returns what has to be said of it. What it made smaller has the zeros that are left.
     """
     Prune(Plan(tuple(untrained(plan, trained, tags)), plan.rule))(model)
@@ -113,7 +114,7 @@ def deliver(
             record(model, plan)
     report = planned_report("prune", name, plan, model, notes, target, change is None)
     if details is not None:
-        report = replace(report, command="finetune", details=dict(details))
+        report = replace(report, command=command, details=dict(details))
     return finish(model, report, target, overwrite, plan, beside, note, check=check)
 
 

@@ -10,7 +10,8 @@ What it does not do: change anything, or look at more of the numbers than the al
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from onnxsparse.allocations.allocation import Shares
 from onnxsparse.graph.model import Model
@@ -76,6 +77,7 @@ class Plan:
     rows: tuple[PlanRow, ...]
     rule: Rule
     holds: bool = False  # its zeros are those that the file has already
+    calibration: Mapping[str, Any] = field(default_factory=dict)  # what decided it, where samples did
 
     @property
     def planned(self) -> list[PlanRow]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from onnxsparse.version import __version__
 VERSION = 1
 LARGEST = 1 << 25
 _KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "chosen", "crc32")
+CALIBRATION = ("score", "solver", "allocation", "sensitivity", "engine", "budget")
 _HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", unstructured, dense) and `sparsity`, then
 # onnxsparse prune MODEL -o OUT --plan THIS_FILE
 """
@@ -45,6 +46,7 @@ def write_plan(plan: Plan, model: Model) -> str:
         "score": plan.rule.score.text,
         "sparsity": plan.rule.sparsity,
         **({"tie_equal": True} if plan.rule.ties else {}),
+        **({"calibration": dict(plan.calibration)} if plan.calibration else {}),
         "input_sha256": model.sha256(),
         "weights": entries,
     }
@@ -96,6 +98,8 @@ class PlanFile:
     entries: tuple[Promise, ...]
     ties: bool = False
     """Whether weights that are copies of one another have one mask."""
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    """What decided it, where samples did."""
 
 
 def read_plan(path: str) -> PlanFile:
@@ -120,7 +124,22 @@ def read_plan(path: str) -> PlanFile:
     if twice is not None:
         raise PlanError(f"{path}: weight '{twice}' stands there twice")
     target, score = str(document.get("target") or ""), str(document.get("score") or "magnitude")
-    return PlanFile(path, target, score, level, entries, bool(ties))
+    return PlanFile(path, target, score, level, entries, bool(ties), _calibration(document, path))
+
+
+def _calibration(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """What decided it: words, and numbers of samples."""
+    found = document.get("calibration") or {}
+    wanted = {**dict.fromkeys(CALIBRATION, str), "samples": int, "seed": int}
+    if not isinstance(found, Mapping):
+        raise PlanError(f"{path}: calibration is a mapping, not {str(found)[:40]}")
+    for key, value in found.items():
+        if key not in wanted:
+            raise PlanError(f"{path}: calibration has an unknown key {str(key)[:40]!r}{nearest(str(key), wanted)}")
+        if isinstance(value, bool) or not isinstance(value, wanted[key]):
+            kind = "a word" if wanted[key] is str else "a whole number"
+            raise PlanError(f"{path}: {key} of the calibration is {kind}, not {str(value)[:40]}")
+    return dict(found)
 
 
 def _load(path: str) -> Any:
@@ -205,7 +224,7 @@ def plan_from_file(file: PlanFile, model: Model, rule: Rule) -> tuple[Plan, list
         if entry.pattern is not None:
             rule.demand_score(entry.pattern)
     rows = tuple(_planned(promised.get(weight.name), weight, file.path) for weight in model.weights)
-    return Plan(rows, rule), _remarks(rows, promised)
+    return Plan(rows, rule, calibration=file.calibration), _remarks(rows, promised)
 
 
 def _planned(entry: Promise | None, weight: Weight, path: str) -> PlanRow:

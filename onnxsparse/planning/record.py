@@ -8,6 +8,7 @@
                               `onnxsparse.input_sha256`, which earlier files have in its place
     onnxsparse.plan           JSON: for every pruned weight its pattern and count (for levels of a device also how many
                               outputs and numbers were zero before, where that matters), for every dense one the reason
+    onnxsparse.calibration    JSON: by which score, solver, allocation, ... samples decided it, where they did
     onnxsparse.schedule       JSON: which iteration, epoch or level of which scheduler or recipe masks are of
 
 While masks are in the graph the same keys stand under `onnxsparse.mask.`, so that dropping the masks drops them too.
@@ -36,6 +37,7 @@ def record(model: Model, plan: Plan, prefix: str = PREFIX) -> None:
         "target": plan.rule.target.text if plan.rule.target else "",
         **{key: digest or "" for key, digest in known.items()},
         "plan": _rows(plan),
+        "calibration": json.dumps(dict(plan.calibration), separators=(",", ":")) if plan.calibration else "",
     }
     if not any(known.values()):
         values[ORIGINS[0]] = model.digest()

@@ -41,6 +41,7 @@ class Rule:
     trained: frozenset[str] = frozenset()  # weights known not to be fixed mathematics
     heads: frozenset[str] = frozenset()  # output layers, where the pattern could silence an output
     ties: bool = False  # weights that are copies of one another are one
+    by: str = ""  # the score that samples decide by, where they do; the other one is for what they say nothing of
 
     @classmethod
     def make(cls, *options: Any, **named: Any) -> Rule:
@@ -102,7 +103,7 @@ class Rule:
         if self.knows_levels and self.sparsity is not None:
             level = f"at level {100 * self.sparsity:.4g}"
         leveled = self.pattern is not None and self.pattern.takes_sparsity
-        by = f"({self.allocation.name}, {self.score.name})" if leveled else ""
+        by = f"({self.allocation.name}, {self.by or self.score.name})" if leveled else ""
         return " ".join(part for part in (*parts, level, by) if part)
 
 

@@ -13,7 +13,7 @@ from onnxsparse.planning.rule import listed, of_level
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier as Distillation
 from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.parameters import TrainableParamsModifier as TrainableParams
-from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.pruning import CALIBRATED, Pruning
 from onnxsparse.recipes.modifiers.quantization import TrainQuantized
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier as LearningRateFunction
 from onnxsparse.recipes.modifiers.rates import LearningRateModifier as LearningRate
@@ -69,6 +69,7 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
         _refuse(given)
         return recipe.whole(DEFAULTS)
     options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in DEFAULTS}
+    options[Pruning]["init"] = CALIBRATED
     for name, value in given.items():
         kind, option = FLAGS[name]
         options.setdefault(kind, {})[option] = _plain(name, value)

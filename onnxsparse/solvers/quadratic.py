@@ -18,6 +18,10 @@ import numpy as np
 
 from onnxsparse.math.values import Array
 
+ROUNDING = 2.5e-7
+"""What sums in float32 may be off by, as a share of what they sum: inputs that hardly vary about their mean have no
+covariance that one could tell."""
+
 
 class Sums(Protocol):
     """Additive moments of one block, as they are collected: see `calibration.statistics.LayerMoments`."""
@@ -71,9 +75,10 @@ class Quadratic:
         return found
 
     def ridge(self, share: float) -> float:
-        """What is added to the diagonal: a share of its mean."""
-        mean = float(np.trace(self.gram)) / max(len(self.gram), 1)
-        return share * mean if mean > 0 else share
+        """What is added to the diagonal: a share of its mean, and more than rounding left in it."""
+        size = max(len(self.gram), 1)
+        mean, squares = float(np.trace(self.gram)) / size, float(self.mean_x @ self.mean_x)
+        return max(share * mean, ROUNDING * squares) or share
 
     @property
     def finite(self) -> bool:

@@ -99,6 +99,11 @@ class Feeding:
         return self._data.count if isinstance(self._data, Samples) else None
 
     @property
+    def trained(self) -> int | None:
+        """How many samples train, where that is known."""
+        return self.count if self.count is None else self.count - len(self._held)
+
+    @property
     def shared(self) -> set[str]:
         """Inputs that are the same for every sample."""
         return set(self._data.shared)

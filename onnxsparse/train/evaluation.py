@@ -145,10 +145,10 @@ class Whole:
 
     def __init__(self, task: Task, shared: Collection[str]) -> None:
         self._task, self._shared = task, shared
-        self._dense: _File | None = None
+        self._dense: File | None = None
 
     @property
-    def dense(self) -> _File:
+    def dense(self) -> File:
         if self._dense is None:
             self._dense = self._file(self._task.model.copy_proto())
         return self._dense
@@ -169,7 +169,7 @@ class Whole:
 
     def delivered(
         self, engine: Engine, rest: Sequence[PlanRow], fake: FakeQuantization | None, bypasses: Mapping[str, str]
-    ) -> _File:
+    ) -> File:
         proto = float_now(self._task, engine, rest)
         if bypasses:
             bypass(proto, bypasses)
@@ -178,16 +178,14 @@ class Whole:
             Integers(fake, scales).write(proto)
         return self._file(proto)
 
-    def _file(self, proto: ModelProto) -> _File:
-        if self._task.part is not None:
-            proto = self._task.part.of(proto)
-        return _File(turn(proto, self._task.axes.inputs, self._task.axes.outputs), self._shared)
+    def _file(self, proto: ModelProto) -> File:
+        return File.of(self._task, proto, self._shared)
 
 
 class _Pair:
     """A file that was made of a dense one, beside that."""
 
-    def __init__(self, file: _File, dense: _File, left_out: Collection[str]) -> None:
+    def __init__(self, file: File, dense: File, left_out: Collection[str]) -> None:
         self._file, self._dense, self._left_out = file, dense, left_out
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
@@ -230,11 +228,11 @@ def whole_distances(task: Task, trained: Arrays) -> tuple[dict[str, float], str]
         with task.model.restored():
             Prune(Plan(tuple(rows), task.plan.rule))(task.model)
             send_back(numbers, task.every)
-            file = _File(task.model.copy_proto(), shared)
+            file = File(task.model.copy_proto(), shared)
         return measure.distance(_Pair(file, dense, search.chosen))
 
     try:
-        dense = _File(task.model.copy_proto(), shared)
+        dense = File(task.model.copy_proto(), shared)
         found = distance(task.plan.planned, {}), distance(untrained(task.plan, trained, task.every), trained)
     except NOT_RUN as error:
         return {}, f"the outputs of the whole file are not compared: {error}"
@@ -260,7 +258,7 @@ def ranges_of(
         bypass(proto, bypasses)
     inner = set(names) - {value.name for value in proto.graph.input}  # the runtime hands inputs on unwritten
     proto = turn(with_outputs(proto, sorted(inner)), task.axes.inputs, task.axes.outputs)
-    file, found = _File(proto, task.feeding.shared), dict[str, list[tuple[float, float]]]()
+    file, found = File(proto, task.feeding.shared), dict[str, list[tuple[float, float]]]()
     for batch in task.calibration():
         values = {**batch, **file(batch)}
         for name in names:
@@ -280,7 +278,7 @@ class _Both:
         bypasses: Mapping[str, str],
     ) -> None:
         self._engine, self._whole, self._rest, self._fake, self._bypasses = engine, whole, rest, fake, bypasses
-        self._made: _File | None = None
+        self._made: File | None = None
         self._last: tuple[Arrays, dict[str, Array]] | None = None
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
@@ -296,11 +294,19 @@ class _Both:
         return self._last[1]
 
 
-class _File:
+class File:
     """A model with the samples first, run on some of them."""
 
     def __init__(self, proto: ModelProto, shared: Collection[str]) -> None:
         self._session, self._shared = Session(proto), shared
+
+    @classmethod
+    def of(cls, task: Task, proto: ModelProto, shared: Collection[str] | None = None) -> File:
+        """What trains of a whole model, with the samples first."""
+        if task.part is not None:
+            proto = task.part.of(proto)
+        turned = turn(proto, task.axes.inputs, task.axes.outputs)
+        return cls(turned, task.feeding.shared if shared is None else shared)
 
     def __call__(self, arrays: Arrays) -> dict[str, Array]:
         """The float outputs."""

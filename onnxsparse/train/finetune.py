@@ -34,7 +34,7 @@ from onnxsparse.planning.request import path_of
 from onnxsparse.planning.rows import in_training
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers.modifier import Scheduled
-from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.pruning import CALIBRATED, Pruning
 from onnxsparse.recipes.modifiers.training import OWN, Training
 from onnxsparse.report.history import History
 from onnxsparse.report.rows import Report, Totals
@@ -44,6 +44,7 @@ from onnxsparse.train.evaluation import OF_PART, OF_WHOLE, WHOLE, Evaluation, wh
 from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
 from onnxsparse.train.side_files import Destination, beside, is_own
+from onnxsparse.train.start import started
 from onnxsparse.train.task import Task, ask, metric_list, training_text
 
 TORCH_TRAINS = "`--engine torch` trains the weights of which this engine has no gradient"
@@ -99,6 +100,7 @@ def finetuned(
         if folder is not None:
             claim(folder)
             stack.enter_context(claimed(folder, MARK))
+        task = started(task, folder, resume)
         engines, evaluation = task.engines(working_dir, check), Evaluation(task)
         outcome = Run(task, engines, evaluation, folder, resume, watch).go() if task.has_work else _unchanged()
     if strict and outcome.attempts and not outcome.helped:
@@ -138,7 +140,7 @@ def _deliver(
     folder: str | None,
 ) -> Delivered:
     """The trained numbers in the file that they came from, with the recipe and the history beside it."""
-    arrays = task.with_copies(outcome.arrays)
+    arrays = task.with_copies({**(task.start or {}), **outcome.arrays})
     rest = untrained(task.plan, arrays, task.every)
     plan = task.plan if task.by_epochs is None else task.by_epochs.done(outcome.arrays)
     notes, distances = _notes(task, outcome, engines, evaluation, rest), dict[str, float]()
@@ -317,24 +319,25 @@ def still_falling(probes: Sequence[float], untrained: float) -> str:
 
 def with_defaults(recipe: Recipe, plan: Plan, per_epoch: int, pruned_share: float) -> Recipe:
     """What a recipe came to with a plan; `per_epoch` is the steps of an epoch, or 0 where nobody knows them."""
+    calibrated = recipe.only(Pruning).init == CALIBRATED
     known = {
-        Training: _training_with_defaults(recipe.only(Training), per_epoch, pruned_share),
+        Training: _training_with_defaults(recipe.only(Training), per_epoch, pruned_share, calibrated),
         Pruning: _pruning_with_defaults(recipe.only(Pruning), plan),
     }
     return Recipe(tuple(known.get(type(one), one) for one in recipe.modifiers))
 
 
-def _training_with_defaults(training: Training, per_epoch: int, pruned_share: float) -> Training:
+def _training_with_defaults(training: Training, per_epoch: int, pruned_share: float, calibrated: bool) -> Training:
     if training.steps is None and training.epochs is None:
         training = replace(training, steps=training.total(per_epoch))
-    rate = training.base_rate(pruned_share)
+    rate = training.base_rate(pruned_share, calibrated)
     warm_up = training.warm_up_at(training.total(per_epoch))
     return replace(training, rate=None if training.optimizer == OWN else rate, warm_up=warm_up)
 
 
 def _pruning_with_defaults(pruning: Pruning, plan: Plan) -> Pruning:
     rule = plan.rule
-    if plan.holds or rule.pattern is None or not rule.pattern.takes_sparsity:
+    if plan.holds or rule.pattern is None or not rule.pattern.takes_sparsity or pruning.init == CALIBRATED:
         return pruning
     fixed = any(row.keep is not None for row in plan.planned)
     schedule = pruning.schedule or ("one-shot" if fixed else "cubic")

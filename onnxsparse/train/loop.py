@@ -3,8 +3,8 @@
 1. A run is where it is by its step, its attempt, the trainee's arrays and the states of its acts. All of that is in a
    checkpoint, and nothing else decides what comes next.
 2. Between two segments the trainee changes its graph; what both graphs know by the same tag is carried over.
-3. What comes out is the best state seen on the probe, or the dense model's weights under the masks of a one-shot
-   pruning where no training helped.
+3. What comes out is the best state seen on the probe, or what the run began with under the masks of a one-shot pruning
+   where no training helped: the dense model's weights, or calibrated ones.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Run:
             self._best[tag] = weights.baked(self.engine, tag, self._best.get(tag))
 
     def untrained_loss(self) -> float:
-        """The probe's loss of the dense weights under one-shot masks. The engine's state is gone afterwards."""
+        """The probe's loss of the first weights under one-shot masks. The engine's state is gone afterwards."""
         if self._untrained is None:
             self._to_one_shot()
             metrics = self._evaluation(self.engine) if self._evaluation else {}
@@ -205,13 +205,13 @@ class Run:
                 pass
 
     def _begin(self, found: Checkpoint | None) -> None:
-        """Where a checkpoint is, or at the dense model."""
+        """Where a checkpoint is, or at the first numbers."""
         if found is not None and found.facts["attempt"]:
             self.attempt = int(found.facts["attempt"])
             self._begin_attempt()
         self._segments.jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
         if found is None:
-            self._to_dense()
+            self._to_start()
         else:
             self.restore(found)
         self._account.start_clock()
@@ -292,13 +292,13 @@ class Run:
 
     # -- the states it goes through
 
-    def _to_dense(self) -> None:
+    def _to_start(self) -> None:
         assert self.trainee.spec is not None
-        weights.make_dense(self.engine, self.trainee.spec, self.task.numbers)
+        weights.make_dense(self.engine, self.trainee.spec, self.task.first_numbers)
 
     def _to_one_shot(self) -> None:
         self._segments.jump_to_last()
-        self._to_dense()
+        self._to_start()
         weights.prune_at_once(self.engine, self.planned, self.score)
         with suppress(DivergedError):  # what gives no numbers has a loss that is none
             self.trainee.calibrate()
@@ -310,10 +310,14 @@ class Run:
         self.attempt, self.step, self._best = self.attempt + 1, 0, {}
         self._begin_attempt()
         self._segments.jump(0)
-        self._to_dense()
+        self._to_start()
         self._account.begin_again()
         self.note(f"training did not help at that rate: begun again with {PART} of it")
         return True
+
+    @property
+    def _one_shot(self) -> str:
+        return "one-shot pruning" if self.task.start is None else "calibration"
 
     @property
     def _keeper(self) -> KeepBestAct | None:
@@ -336,7 +340,7 @@ class Run:
             weights.show(self.engine, self._best, self.planned)
         else:
             self._to_one_shot()
-            self.note("no training helped on the samples held out; the weights are those of a one-shot pruning")
+            self.note(f"no training helped on the samples held out; the weights are those of a {self._one_shot}")
         if not math.isfinite(untrained):
             self.note("right after pruning, what the model gives for the samples held out is no finite number")
         loss = untrained if not trained else self.probe_loss() if keeper is None else keeper.best

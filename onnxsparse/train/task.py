@@ -95,6 +95,9 @@ class Task:
     """How many units of each planned weight go at each level, by tag."""
     quantization: Quantization | None = None
     """What is rounded in the training, from some step on; the model is the float graph that it was decided for."""
+    start: Mapping[str, Array] | None = None
+    """The numbers that training begins with, by tag, where a calibration made some: the dense model stays the
+    teacher, and every planned row has its mask."""
     notes: tuple[str, ...] = ()
     digest: str = ""
     """What has to be the same for a run to be resumed: see `digest_of`."""
@@ -172,6 +175,11 @@ class Task:
     def numbers(self, tag: str) -> Array:
         """The dense numbers of a stored tensor."""
         return self.tags[tag].numbers()
+
+    def first_numbers(self, tag: str) -> Array:
+        """The numbers of a stored tensor that training begins with."""
+        found = None if self.start is None else self.start.get(tag)
+        return self.numbers(tag) if found is None else found
 
     @property
     def trained(self) -> Model:

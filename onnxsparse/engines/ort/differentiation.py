@@ -18,7 +18,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -33,7 +32,7 @@ from onnxsparse.engines.ort.building import MANIFEST
 from onnxsparse.engines.ort.draft import Samples
 from onnxsparse.engines.ort.gradients import FED, must_train
 from onnxsparse.engines.ort.jobs import MODEL, Job, carry_out
-from onnxsparse.engines.ort.library import Runner
+from onnxsparse.engines.ort.library import LOAD, Runner, told
 from onnxsparse.engines.ort.prepare import inputs_of, prepare
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.shapes import infer_shapes
@@ -73,12 +72,13 @@ class Differentiation(Job):
             made = self._differentiated(model, loss, reached, anchors)
             self.stage("taking the first gradients")
             feed = {name: feed[name] for name in feed if name in {value.name for value in model.graph.input}}
-            found = self._first(made, {**feed, **{fed[target]: array for target, array in given.items()}})
+            found = self._first(made, loss, {**feed, **{fed[target]: array for target, array in given.items()}})
             self.stage("holding the gradients against finite differences")
             demand_agreement(plain, feed, given, found)
         apart = {*fed.values(), *self.job["places"]}
         inputs = [(name, kind.name, list(shape)) for name, kind, shape in inputs_of(model) if name not in apart]
-        self.write(MANIFEST, {"inputs": inputs, "factors": fed, "gradients": made, "unreached": unreached})
+        known = {"inputs": inputs, "factors": fed, "gradients": made, "projection": loss, "unreached": unreached}
+        self.write(MANIFEST, known)
 
     def _prepared(self, samples: Mapping[str, Array], values: Sequence[str]) -> tuple[ModelProto, dict[str, Array]]:
         """The model in a form that runs everywhere, with its values by their names, and its first feed."""
@@ -123,14 +123,14 @@ class Differentiation(Job):
         lost = set(made.values()) - {name for node in graph.graph.node for name in node.output}
         if lost:
             raise ModelError(f"the engine writes no gradient '{min(lost)}'; try --engine torch")
-        reduce_to(graph, made.values())
+        reduce_to(graph, [*made.values(), loss])
         self._store(graph.graph)
         with open(self.at(GRADIENTS), "wb") as file:
             file.write(graph.SerializeToString())
         return made
 
-    def _first(self, made: Mapping[str, str], feed: Feed) -> dict[str, Array]:
-        found = GradientSession(self.at(GRADIENTS), made)(feed)
+    def _first(self, made: Mapping[str, str], loss: str, feed: Feed) -> dict[str, Array]:
+        found, _ = GradientSession(self.at(GRADIENTS), made, loss)(feed)
         bad = next((name for name, array in found.items() if not np.isfinite(array).all()), None)
         if bad is not None:
             raise ModelError(f"the engine's gradient of '{bad}' is no number; try --engine torch")
@@ -138,21 +138,22 @@ class Differentiation(Job):
 
 
 class GradientSession:
-    """A graph of gradients, loaded; `names` are the inner values and the names of their gradients."""
+    """A graph of gradients, loaded; `names` are the inner values and the names of their gradients, `loss` is the
+    projection."""
 
-    def __init__(self, path: str, names: Mapping[str, str]) -> None:
+    def __init__(self, path: str, names: Mapping[str, str], loss: str) -> None:
         runtime = importlib.import_module("onnxruntime")
-        self._names = dict(names)
+        self._names, self._loss = dict(names), loss
         options = library.options()
         options.add_session_config_entry("session.disable_prepacking", "1")  # the numbers stay in the file, once
-        with library.quiet():
+        with told("load the graph of gradients", LOAD), library.quiet():
             self._session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = [entry.name for entry in self._session.get_inputs()]
 
-    def __call__(self, feed: Feed) -> dict[str, Array]:
+    def __call__(self, feed: Feed) -> tuple[dict[str, Array], float]:
         given = {name: feed[name] for name in self._inputs}
-        found: list[Any] = self._session.run(list(self._names.values()), given)
-        return dict(zip(self._names, found))
+        *found, value = self._session.run([*self._names.values(), self._loss], given)
+        return dict(zip(self._names, found)), float(value)
 
 
 def _used(model: ModelProto, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Optional
 
 import numpy as np
 from onnx import ModelProto
@@ -30,6 +31,7 @@ from onnxsparse.math.values import Array
 
 MOST_GRAPHS, TRIED = 4, 2
 """For so many sizes of feeds graphs are built, as building one takes as long as many runs; with so many feeds."""
+Found = tuple[dict[str, Array], Optional[float]]
 Sizes = tuple[tuple[str, Shape], ...]
 
 
@@ -69,9 +71,15 @@ class OrtGradients:
     def __iter__(self) -> Iterator[dict[str, Array]]:
         for place, feed in enumerate(self._feeds):
             for draw in range(self._projection.draws):
-                yield self._of(place, feed, self._projection.factors(place, draw))
+                found, value = self._of(place, feed, self._projection.factors(place, draw))
+                if draw == 0 and value is not None and not self._projection.agrees(place, value):
+                    raise ModelError(
+                        f"the graph of gradients does not compute what the model does for batch {place} (counted from "
+                        "0): it may take another way for other samples; try --engine torch"
+                    )
+                yield found
 
-    def _of(self, place: int, feed: Feed, factors: Feed) -> dict[str, Array]:
+    def _of(self, place: int, feed: Feed, factors: Feed) -> Found:
         sizes = self._sizes[place]
         if sizes not in self._graphs:
             found = self._filled_up(sizes, feed, factors)
@@ -80,20 +88,20 @@ class OrtGradients:
             self._build(sizes)
         return self._graphs[sizes](feed, factors)
 
-    def _filled_up(self, sizes: Sizes, feed: Feed, factors: Feed) -> dict[str, Array] | None:
+    def _filled_up(self, sizes: Sizes, feed: Feed, factors: Feed) -> Found | None:
         """The gradients of a feed of fewer samples, by the graph of the first; None where samples depend on others."""
         whole, graph = dict(self._sizes[0]), self._graphs[self._sizes[0]]
         targets = self._projection.shapes[0]
         if not all(_within(array.shape, targets[name]) for name, array in factors.items()):
             return None
         filled = {name: _repeated(array, whole[name], self._axes.get(name, 0)) for name, array in feed.items()}
-        found = graph(filled, {name: _with_zeros(array, targets[name]) for name, array in factors.items()})
+        found, value = graph(filled, {name: _with_zeros(array, targets[name]) for name, array in factors.items()})
         shapes = self._shapes_of(sizes, feed, list(found))
         if not all(_within(shapes[name], array.shape) for name, array in found.items()):
             return None
         cut = {name: np.ascontiguousarray(array[_corner(shapes[name])]) for name, array in found.items()}
         apart = all(np.count_nonzero(cut[name]) == np.count_nonzero(array) for name, array in found.items())
-        return cut if apart else None
+        return (cut, value) if apart else None
 
     def _shapes_of(self, sizes: Sizes, feed: Feed, names: Sequence[str]) -> dict[str, Shape]:
         """The shapes that inner values have for a feed."""
@@ -126,7 +134,9 @@ class _Graph:
             if status or made is None:
                 raise failure(folder, status)
             self._run = (
-                GradientSession(os.path.join(folder, GRADIENTS), made["gradients"]) if made["gradients"] else None
+                GradientSession(os.path.join(folder, GRADIENTS), made["gradients"], made["projection"])
+                if made["gradients"]
+                else None
             )
         self.unreached: dict[str, str] = made["unreached"]
         self._kinds = {name: (kind, shape) for name, kind, shape in made["inputs"]}
@@ -142,9 +152,10 @@ class _Graph:
                     f"the input '{name}' is one number that differs from batch to batch; try --engine torch"
                 )
 
-    def __call__(self, feed: Feed, factors: Feed) -> dict[str, Array]:
+    def __call__(self, feed: Feed, factors: Feed) -> Found:
+        """The gradients, and the value of the projection."""
         if self._run is None:
-            return {}
+            return {}, None
         given = {
             name: np.ascontiguousarray(feed[name], kind).reshape(shape) for name, (kind, shape) in self._kinds.items()
         }

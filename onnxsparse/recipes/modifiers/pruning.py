@@ -29,6 +29,8 @@ from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.sparsers.mask_updates import Choice, exchange, renew, write
 from onnxsparse.sparsers.sparser import Moment
 
+PLAIN, CALIBRATED = "plain", "calibrated"
+"""What a run starts from: the dense numbers, or calibrated ones under masks that stand still."""
 REGROW = ("none", "weights", "gradient")
 
 
@@ -61,6 +63,7 @@ class Pruning(Modifier):
     regrow_share: float = 0.3
     sparser: str = MASK
     tie_equal: bool = False
+    init: str = PLAIN
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= 1:
@@ -75,6 +78,8 @@ class Pruning(Modifier):
             raise OptionError(f"regrow is one of {', '.join(REGROW)}, not {self.regrow!r:.40}")
         if not 0 <= self.regrow_share <= 1:
             raise OptionError(f"regrow-share lies from 0 to 1, not at {self.regrow_share}")
+        if self.init not in (PLAIN, CALIBRATED):
+            raise OptionError(f"init is {CALIBRATED} or {PLAIN}, not {self.init!r:.40}")
         sparsers.parse(self.sparser)
         if self.schedule is not None:
             schedules.parse(self.schedule)

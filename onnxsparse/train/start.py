@@ -1,0 +1,230 @@
+"""Where a training starts: at calibrated numbers under masks that stand still, or plainly, at the dense numbers.
+
+1. Calibration sees some of the samples to train on, none of those held out. The dense model stays the teacher.
+2. What asks for masks that move, or that somebody else chose, starts plainly; so does what cannot be calibrated. A note
+   says which.
+3. The rule between the two: of the pruned models before any training, that one whose outputs for the samples held out
+   lie nearer to the dense model's.
+4. In a folder with checkpoints the start is kept like one, and a run that is resumed goes on from the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from onnxsparse import checkpoints, schedules
+from onnxsparse.acts.act import MASK
+from onnxsparse.acts.weights import choice
+from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.math.values import Array
+from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated, calibrated
+from onnxsparse.passes.prune import Prune
+from onnxsparse.planning.model_inputs import fields_of
+from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.trainable import send_back
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.train.evaluation import File
+from onnxsparse.train.task import Task
+from onnxsparse.version import __version__
+
+FOLDER, KEEP, NUMBERS = "start", "keep/", "numbers/"
+PLAINLY = "training starts from the dense numbers"
+SHARED_OUT = ("unstructured", "block")
+"""Patterns whose share sensitivity spreads over the weights where nobody says how."""
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a calibration came to, or why there is none: the planned rows by name, and numbers by tag."""
+
+    rows: Mapping[str, tuple[int, str]]
+    """How many units of a weight go, and what its row says."""
+    masks: Mapping[str, Array]
+    numbers: Mapping[str, Array]
+    notes: tuple[str, ...]
+
+
+def started(task: Task, folder: str | None = None, resume: bool = False) -> Task:
+    """The task with the start that its recipe asks for."""
+    pruning = task.recipe.only(Pruning)
+    if pruning.init == "plain" or task.by_epochs is not None or task.plan.holds or not task.plan.planned:
+        return task
+    why = against(task, pruning)
+    if why:
+        return plainly(task, f"{PLAINLY}: {why}")
+    if folder is not None and not resume and checkpoints.newest(folder) is not None:
+        return task  # which the run refuses
+    arrays, facts = task.processes.handed(lambda: _told(_found(task, folder, resume) or _made(task, folder)))
+    return with_start(task, _read(arrays, facts))
+
+
+def against(task: Task, pruning: Pruning) -> str:
+    """Why the masks of a run are not those of a calibration, in words; nothing where they may be."""
+    moving = pruning.schedule is not None and schedules.parse(pruning.schedule).share(0.0) != 1.0
+    said = {
+        f"the masks move by --schedule {pruning.schedule}": moving,
+        "the masks move from --prune-begin on": pruning.begin > 0,
+        f"masks regrow by --regrow {pruning.regrow}": pruning.regrow != "none",
+        f"--sparser {pruning.sparser} learns which places stay": pruning.sparser.partition(":")[0] != MASK,
+        f"--score {pruning.score} chooses the masks": pruning.score is not None,
+        "the masks are given": any(row.keep is not None for row in task.plan.planned),
+        "only a part of the model trains, or copies train as one": task.part is not None,
+        "samples are sequences with states": task.carried is not None,
+    }
+    return next((text for text, holds in said.items() if holds), "")
+
+
+def plainly(task: Task, note: str) -> Task:
+    """The task as it is without a calibration; the recipe that is written beside the result says so, too."""
+    recipe = task.recipe.holding(
+        replace(one, init="plain") if isinstance(one, Pruning) else one for one in task.recipe.modifiers
+    )
+    return replace(task, recipe=recipe, notes=(*task.notes, note))
+
+
+def with_start(task: Task, start: Start) -> Task:
+    """The task with the rows and numbers of a start."""
+    if not start.masks:
+        return plainly(task, "; ".join(start.notes))
+    plan = replace(task.plan, rows=tuple(_with_mask(row, start) for row in task.plan.rows))
+    return replace(task, plan=plan, start=start.numbers, notes=(*task.notes, *start.notes))
+
+
+def _with_mask(row: PlanRow, start: Start) -> PlanRow:
+    if row.name not in start.masks:
+        return row
+    drop, reason = start.rows[row.name]
+    return replace(row, drop=drop, reason=reason, keep=start.masks[row.name], cut=None)
+
+
+# -- making it
+
+
+def _made(task: Task, folder: str | None) -> Start:
+    try:
+        found = _calibrated(task)
+    except (ModelError, MissingExtraError) as error:
+        made = Start({}, {}, {}, (f"{PLAINLY}: the model cannot be calibrated: {error}",))
+    else:
+        made = _judged(task, found)
+    if folder is not None:
+        arrays, facts = _told(made)
+        checkpoints.save(os.path.join(folder, FOLDER), 0, arrays, {**facts, "job": _job(task)})
+    return made
+
+
+def _calibrated(task: Task) -> Calibrated:
+    """Masks and numbers; what calibration does not reach has the masks of its score."""
+    pruning, rule = task.recipe.only(Pruning), task.plan.rule
+    free = pruning.allocation is None and rule.target is None and rule.pattern is not None
+    by_curves = free and rule.pattern is not None and rule.pattern.name in SHARED_OUT
+    allocation = SENSITIVITY if by_curves else rule.allocation.name
+    asked = Asked(_samples(task), SAMPLES, task.training.seed, allocation, engine=task.means.engine)
+    found = calibrated(task.model, task.plan, asked, task.axes)
+    return replace(found, plan=replace(found.plan, rows=tuple(_settled(task, row) for row in found.plan.rows)))
+
+
+def _settled(task: Task, row: PlanRow) -> PlanRow:
+    """A row with its mask: where calibration chose none, the one of its score, at once."""
+    if row.pattern is None or row.keep is not None:
+        return row
+    return replace(row, keep=choice(row, task.score, row.drop).keep(row.param.numbers()))
+
+
+def _samples(task: Task) -> dict[str, Array]:
+    """Samples to train on, laid out as the model declares them."""
+    some, shared = task.feeding.first(SAMPLES), task.feeding.shared
+    count = min(SAMPLES, task.feeding.trained or SAMPLES)
+    axes = {field.name: (field.axis, len(field.shape or ())) for field in fields_of(task.model, task.axes)}
+    rows = {name: array if name in shared else array[:count] for name, array in some.items() if name in axes}
+    return {name: _as_declared(array, *axes[name]) for name, array in rows.items()}
+
+
+def _as_declared(array: Array, axis: int, rank: int) -> Array:
+    return np.moveaxis(array, 0, axis) if axis and array.ndim == rank else array
+
+
+# -- judging it
+
+
+def _judged(task: Task, found: Calibrated) -> Start:
+    """The start, where the rule takes it."""
+    masked = {row.name: row for row in found.plan.planned}
+    numbers = {tag: _as_float32(array) for tag, array in found.numbers.items() if tag in task.every}
+    calibrated, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
+    said = f"{calibrated:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
+    if calibrated > plain:
+        return Start({}, {}, {}, (f"{PLAINLY}: calibrated its outputs lie {said}",))
+    rows = {name: (row.drop, row.reason) for name, row in masked.items()}
+    masks = {name: np.asarray(row.keep).reshape(-1) != 0 for name, row in masked.items()}
+    note = f"training starts from calibrated numbers, under their masks: the outputs lie {said}"
+    return Start(rows, masks, numbers, (*found.notes, note))
+
+
+def _as_float32(array: Array) -> Array:
+    """Numbers as they train; those of bfloat16 come as their bits."""
+    if array.dtype != np.uint16:
+        return array.astype(np.float32)
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def distance(task: Task, plan: Plan, numbers: Mapping[str, Array]) -> float:
+    """How far the outputs for the samples held out lie from the dense model's: the mean over the outputs of the mean
+    squared difference, in squares of what is there; infinity where it is no number."""
+    with task.model.restored():
+        Prune(plan)(task.model)
+        send_back(numbers, task.every)
+        proto = task.model.copy_proto()
+    pruned, dense = File.of(task, proto), File.of(task, task.model.copy_proto())
+    sums: dict[str, Array] = {}
+    for batch in task.feeding.probe():
+        before, now = dense(batch.arrays), pruned(batch.arrays)
+        for name in before:
+            if name in now and now[name].shape == before[name].shape:
+                old = before[name].astype(np.float64)
+                pair = np.array([np.sum((now[name] - old) ** 2), np.sum(old**2)])
+                sums[name] = sums.get(name, np.zeros(2)) + pair
+    found = float(np.mean([off / max(size, 1e-30) for off, size in sums.values()])) if sums else 0.0
+    return found if np.isfinite(found) else np.inf
+
+
+# -- keeping it
+
+
+def _job(task: Task) -> str:
+    return hashlib.sha256(f"{__version__}\n{task.digest}".encode()).hexdigest()
+
+
+def _found(task: Task, folder: str | None, resume: bool) -> Start | None:
+    """The start that a run in this folder began with."""
+    if folder is None or not resume:
+        return None
+    kept = checkpoints.newest(os.path.join(folder, FOLDER))
+    return _read(kept.arrays, kept.facts) if kept is not None and kept.facts.get("job") == _job(task) else None
+
+
+def _told(start: Start) -> tuple[dict[str, Array], dict[str, Any]]:
+    """A start as arrays and facts for JSON."""
+    masks = {KEEP + name: np.asarray(mask, np.uint8) for name, mask in start.masks.items()}
+    rows = {name: list(row) for name, row in start.rows.items()}
+    return {**masks, **dict(_under(NUMBERS, start.numbers))}, {"rows": rows, "notes": list(start.notes)}
+
+
+def _under(prefix: str, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    return ((prefix + name, array) for name, array in arrays.items())
+
+
+def _read(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Start:
+    masks = {key[len(KEEP) :]: arrays[key] != 0 for key in arrays if key.startswith(KEEP)}
+    numbers = {key[len(NUMBERS) :]: arrays[key] for key in arrays if key.startswith(NUMBERS)}
+    rows = {name: (int(drop), str(reason)) for name, (drop, reason) in facts["rows"].items()}
+    return Start(rows, masks, numbers, tuple(facts["notes"]))
+
+
+__all__ = ["Start", "started"]

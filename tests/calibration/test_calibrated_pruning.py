@@ -1,0 +1,172 @@
+"""`prune`, `plan` and `mask` with samples, as a user calls them: what comes out is measured, verified and repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxsparse as osp
+from onnxsparse.cli import main
+from onnxsparse.engines.ort import library
+from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.planning.plan_file import read_plan
+from tests.cases import for_each
+from tests.messages import refusing
+
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.skipif(not library.available(), reason="gradients need onnxruntime-training")
+MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_cnn.onnx"
+LEVEL: dict[str, Any] = {"pattern": "unstructured", "sparsity": 0.9}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Samples of the digits, sorted by class, as files often are."""
+    digits = pytest.importorskip("models.digits")
+    images, labels = digits.training_half()
+    order = np.argsort(labels, kind="stable")
+    path = tmp_path_factory.mktemp("samples") / "samples.npz"
+    np.savez(path, x=images[order], labels=labels[order])
+    return {"path": path, "x": images[order], "labels": labels[order]}
+
+
+@pytest.fixture(scope="module")
+def accuracy(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    digits = pytest.importorskip("models.digits")
+
+    def of(result: osp.Result) -> float:
+        path = tmp_path_factory.mktemp("made") / "made.onnx"
+        onnx.save(result.model, path)
+        return float(digits.accuracy(str(path)))
+
+    return of
+
+
+def numbers_of(result: osp.Result) -> dict[str, Any]:
+    assert result.model is not None
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in result.model.graph.initializer}
+
+
+def test_samples_keep_what_magnitudes_lose(samples: dict[str, Any], accuracy: Any) -> None:
+    made, plain = osp.prune(MODEL, data=samples["path"], **LEVEL), osp.prune(MODEL, **LEVEL)
+    assert accuracy(made) > 0.965
+    assert accuracy(made) > accuracy(plain) + 0.1
+    assert osp.verify(made.model).report.ok
+    rows = [row for row in made.report.rows if row.status == "pruned"]
+    zeros, size = sum(row.zeros or 0 for row in rows), sum(row.size for row in rows)
+    assert abs(zeros / size - 0.9) < 1e-3
+    assert all(row.reason.startswith("refitted") for row in rows)
+    found = made.report.details["calibration"]
+    assert isinstance(found, dict)
+    assert found["samples"] == 256
+    assert (found["score"], found["solver"], found["allocation"]) == ("obs", "least-squares", "sensitivity")
+
+
+def test_the_same_samples_make_the_same_bytes_from_wherever_they_come(samples: dict[str, Any], tmp_path: Path) -> None:
+    asked = {"pattern": "2:4", "samples": 64, "seed": 3}
+    first = osp.prune(MODEL, data=samples["path"], **asked).model
+    assert first is not None
+    again = osp.prune(MODEL, data={"x": samples["x"]}, **asked).model
+    assert again is not None
+    assert first.SerializeToString() == again.SerializeToString()
+    other = osp.prune(MODEL, data=samples["path"], **{**asked, "seed": 4}).model
+    assert other is not None
+    assert first.SerializeToString() != other.SerializeToString()
+    out = tmp_path / "out.onnx"
+    flags = ["--pattern", "2:4", "--samples", "64", "--seed", "3", "--data", str(samples["path"])]
+    assert main(["prune", str(MODEL), "-o", str(out), *flags, "-q"]) == 0
+    assert {tensor.name: tensor.raw_data for tensor in onnx.load(out).graph.initializer} == {
+        tensor.name: tensor.raw_data for tensor in first.graph.initializer
+    }
+
+
+def test_of_a_stream_the_first_samples_are_taken(samples: dict[str, Any]) -> None:
+    def batches() -> Iterator[dict[str, Any]]:
+        for start in range(0, 800, 40):
+            yield {"x": samples["x"][start : start + 40]}
+
+    streamed = osp.prune(MODEL, data=batches, samples=64, pattern="2:4")
+    known = streamed.report.details["calibration"]
+    assert isinstance(known, dict)
+    assert known["samples"] == 64
+    assert osp.verify(streamed.model).report.ok
+
+
+def test_masks_by_samples_leave_the_weights_as_they_are(samples: dict[str, Any]) -> None:
+    asked = {"pattern": "2:4", "samples": 64, "data": samples["path"]}
+    masked, pruned = osp.insert_masks(MODEL, **asked), osp.prune(MODEL, **asked)
+    numbers, refitted = numbers_of(masked), numbers_of(pruned)
+    for tensor in onnx.load(MODEL).graph.initializer:
+        assert np.array_equal(onnx.numpy_helper.to_array(tensor), numbers[tensor.name])
+    folded = osp.fold_masks(masked.model)
+    assert folded.report.ok
+    zeros = {name: array == 0 for name, array in numbers_of(folded).items()}
+    row = next(row for row in masked.report.rows if row.status == "masked")
+    assert np.array_equal(zeros[row.name], refitted[row.name] == 0)
+    assert row.reason.startswith("masked, not refitted")
+
+
+def test_a_plan_by_samples_says_what_prune_does(samples: dict[str, Any], tmp_path: Path) -> None:
+    path, asked = tmp_path / "plan.yaml", {"data": samples["path"], "samples": 64, "seed": 5}
+    osp.plan(MODEL, output=path, **LEVEL, **asked)
+    known = read_plan(str(path)).calibration
+    assert known == {
+        "score": "obs", "solver": "least-squares", "allocation": "sensitivity", "sensitivity": "gradients",
+        "engine": "ort", "budget": "params", "samples": 64, "seed": 5,
+    }  # fmt: skip
+    by_plan, direct = osp.prune(MODEL, plan=path, data=samples["path"]), osp.prune(MODEL, **LEVEL, **asked)
+    numbers = numbers_of(direct)
+    assert all(np.array_equal(array, numbers[name]) for name, array in numbers_of(by_plan).items())
+    assert osp.verify(by_plan.model, plan=path).report.ok
+    with refusing(PlanError, OptionError):
+        osp.prune(MODEL, plan=path)
+    with refusing(OptionError):
+        osp.prune(MODEL, plan=path, data=samples["path"], samples=128)
+
+
+def test_a_level_of_a_device_is_shared_out_by_sensitivity_under_its_caps(samples: dict[str, Any]) -> None:
+    made = osp.prune(MODEL, target="amba:cv22", level=70, data=samples["path"], samples=64)
+    sizes = sum(row.size for row in made.report.rows)
+    assert abs(sum(row.zeros or 0 for row in made.report.rows) / sizes - 0.7) < 0.015
+    for row in made.report.rows:
+        assert row.wasted in (0, None)
+        assert round(100 * (row.dropped or 0) / row.size, 1) == pytest.approx(
+            round(100 * (row.dropped or 0) / row.size), abs=0.3
+        )
+    assert osp.verify(made.model).report.ok
+
+
+def test_channels_are_ordered_first_and_calibrated_then(samples: dict[str, Any], accuracy: Any) -> None:
+    pytest.importorskip("scipy")
+    made = osp.prune(MODEL, target="ampere", permute=True, data=samples["path"], samples=64)
+    assert osp.verify(made.model).report.ok
+    assert {"permutation", "calibration"} <= set(made.report.details)
+    assert accuracy(made) > 0.98
+
+
+@for_each(
+    "given",
+    [
+        {"solver": "zero"},
+        {"score": "obs"},
+        {"allocation": "sensitivity", "sparsity": 0.5, "pattern": "unstructured"},
+        {"samples": 8},
+        {"max_loss": "1%"},
+        {"resize": "8x8"},
+        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "solver": "magic"},
+        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "samples": 0},
+        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "masks": {}},
+        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "tie_equal": True},
+        {"data": {"x": np.zeros((4, 1, 9, 8), np.float32)}},
+        {"data": "no_such_file.npz"},
+    ],
+    ids=str,
+)
+def test_what_means_nothing_is_refused(given: dict[str, Any]) -> None:
+    with refusing(OptionError):
+        osp.prune(MODEL, **{"pattern": "2:4", **given})

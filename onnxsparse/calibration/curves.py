@@ -21,8 +21,9 @@ from onnxsparse.calibration.moments import Samples, dense_moments
 from onnxsparse.calibration.sensitivity import PROBED, Moves, Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.calibration.sweep import problem_of
-from onnxsparse.engines.random_projection import scales_of, targets_of
-from onnxsparse.graph.edit import FLOATS
+from onnxsparse.engines.light_model import LightModel
+from onnxsparse.engines.random_projection import float_targets, scales_of, targets_of
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.solvers import jobs
@@ -195,8 +196,11 @@ def first_batches(sizes: Sequence[int]) -> int:
 
 def _targets(model: Model) -> list[str]:
     """Those of the projections that gradients are taken of."""
-    floats = any(value.type.tensor_type.elem_type in FLOATS for value in model.proto.graph.output)
-    return targets_of(model.proto if floats else model.copy_proto())
+    floats = float_targets(model.proto)
+    try:
+        return floats or targets_of(LightModel(model.copy_proto()))
+    except ModelError:  # whole numbers all the way: they move, too
+        return [value.name for value in model.proto.graph.output]
 
 
 def _size(parts: Sequence[Part]) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsparse.calibration.batch_norms import PairMoments, batch_norms, re_estimated
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.moments import Samples, dense_moments, swept_moments
 from onnxsparse.calibration.sensitivity import Sensitivity
@@ -55,6 +56,8 @@ class Sweep:
     ) -> None:
         self._samples, self._sensitivity = samples, sensitivity
         self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store)
+        tensors = {tensor.name: tensor for tensor, home in cut.model.flow.stores.homes.items() if not home.scope}
+        self._norms = list(batch_norms(cut, tensors))
         several = [layer for layer in layers if len(layer.places) > 1]
         self._later = dict(dense_moments(cut, several, samples, store, later=True)) if several else {}
 
@@ -65,6 +68,7 @@ class Sweep:
 
     def layer(self, layer: CalibratedLayer, drops: Sequence[int]) -> Swept:
         """Prune one layer by so many units of each of its weights, and refit it."""
+        self.normalise(layer.place)
         moments = swept_moments(layer, self._dense, self._pruned, self._samples)
         if layer in self._later:
             moments.merge(self._later.pop(layer))
@@ -77,6 +81,16 @@ class Sweep:
         whole = choices[2].cost or 1.0
         solved = tuple(dict.fromkeys(one.name for one in problem.refits))
         return Swept(layer, masks, choices[fell_back].cost / whole, choices[1].cost / whole, fell_back, solved)
+
+    def normalise(self, place: int | None = None) -> None:
+        """Re-estimate the statistics of the normalisations before a node that are not done, or of all that are left."""
+        while self._norms and (place is None or self._norms[0].place < place):
+            norm, found = self._norms.pop(0), [PairMoments(), PairMoments()]
+            values = zip(self._dense.values([norm.value]), self._pruned.values([norm.value]))
+            for batch, (dense, pruned) in enumerate(values):
+                found[self._samples.is_held(batch)].add(dense[norm.value], pruned[norm.value])
+            judge = found[1] if found[1].count else found[0]
+            self._pruned.replaced.update(re_estimated(norm, found[0], judge, self._pruned.replaced))
 
     def _choices(
         self, problem: Layer, layer: CalibratedLayer, fitted: Fitted, judged: Sequence[Quadratic]

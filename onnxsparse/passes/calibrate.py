@@ -17,12 +17,14 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
 from onnxsparse.calibration.feeding import Feeds
+from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
@@ -129,7 +131,7 @@ def calibrating(
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model), working(asked.workers):
-        find = partial(_by_gradients, model, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
+        find = partial(_by_gradients, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
         yield Calibration(model, plan, batches_of(feeds), find, folder)
 
 
@@ -156,10 +158,10 @@ def batches_of(feeds: Feeds) -> Samples:
     return Samples(found, sizes, held, tuple(feeds.data.notes))
 
 
-def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
+def _by_gradients(asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
     names = [one.result for layer in layers.layers for one in layer.reductions if one.result]
     found = output_gradients(
-        model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
+        layers.model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
     )
     known = sensitivity_of(layers.layers, found, batches.sizes, DRAWS)
     return replace(known, unreached=found.unreached, engine=found.engine, notes=tuple(found.notes))
@@ -168,14 +170,19 @@ def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples
 @contextmanager
 def named_states(model: Model) -> Iterator[None]:
     """While it lasts the hidden states of all steps have a name in recurrent nodes that give their last ones alone."""
-    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
-    for number, node in enumerate(nodes):
-        node.output[0] = f"onnxsparse states {number}"
+    nodes = _name_states(model)
     try:
         yield
     finally:
         for node in nodes:
             node.output[0] = ""
+
+
+def _name_states(model: Model) -> list[NodeProto]:
+    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
+    for number, node in enumerate(nodes):
+        node.output[0] = f"onnxsparse states {number}"
+    return nodes
 
 
 class Calibration:
@@ -189,9 +196,13 @@ class Calibration:
         find: Callable[[Samples, Layers], Sensitivity],
         folder: str | None = None,
     ) -> None:
-        self.model, self.plan, self.samples, self._folder = model, plan, samples, folder
-        self.cut = Cut(model)
-        self.found: Layers = layers_of(model, plan, self.cut)
+        self._file, self._inlined, self.samples, self._folder = plan, without_functions(model, plan), samples, folder
+        self.model, self.plan = model, plan
+        if self._inlined is not None:
+            self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
+            _name_states(self.model)
+        self.cut = Cut(self.model)
+        self.found: Layers = layers_of(self.model, self.plan, self.cut)
         self._find = find
 
     @cached_property
@@ -208,19 +219,31 @@ class Calibration:
         """The plan with the levels that are asked for: those of its allocation, or those that cost the least."""
         sparsity = self.plan.rule.sparsity
         if sparsity is None or not by_curves(self.plan, asked):
-            return self.plan
+            return self._file
         return self.allocated(sparsity, asked.budget)
 
     def allocated(self, sparsity: float, budget: str = "params") -> Plan:
         """The plan with as much of each layer dropped as costs the least together."""
-        return shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
+        made = shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
+        return made if self._inlined is None else self._inlined.rows(self._file, made)
 
     def planned(self, plan: Plan) -> Plan:
         """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""
-        return replace(plan, rows=tuple(self._row(row, None) for row in plan.rows))
+        own = plan if self._inlined is None else self._inlined.plan(plan)
+        made = replace(own, rows=tuple(self._row(row, None) for row in own.rows))
+        return made if self._inlined is None else self._inlined.rows(plan, made)
 
     def swept(self, plan: Plan) -> Calibrated:
         """Masks and numbers for a plan."""
+        if self._inlined is None:
+            return self._swept(plan)
+        bare = self._inlined
+        found = self._swept(bare.plan(plan))
+        numbers, names = bare.numbers(found.numbers, found.tags), bare.names(plan)
+        swept = {names[name]: one for name, one in found.swept.items()}
+        return replace(found, plan=bare.rows(plan, found.plan), numbers=numbers, tags=bare.tags, swept=swept)
+
+    def _swept(self, plan: Plan) -> Calibrated:
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):
@@ -228,6 +251,7 @@ class Calibration:
             swept = sweep.layer(layer, drops)
             done.update({one.weight.name: swept for one in layer.parts if one.row})
             progress.advance("calibrate", number + 1, len(self.found.layers))
+        sweep.normalise()
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
         return Calibrated(made, numbers, tags, notes=tuple(self.sensitivity.notes), swept=done)

@@ -61,9 +61,11 @@ def curves_of(
 ) -> list[Curve]:
     """The curve of each layer, in their order; `known` ones are taken as they are, and each new one is told `found`."""
     left = [layer for layer in layers if layer not in (known or {})]
+    if not left:
+        return [(known or {})[layer] for layer in layers]
     curves = _Curves(dict(known or {}), sum(map(work_of, left)), found, len(layers))
     measured = Measured(cut, samples, store)
-    for layer, moments in dense_moments(cut, left, samples, store, sensitivity=sensitivity):
+    for layer, moments in dense_moments(cut, layers, samples, store, False, sensitivity, known or ()):
         problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
         if moments.probe is not None and moments.probe.wanted:
             curves.predict(layer, problem, moments.probe.moves())

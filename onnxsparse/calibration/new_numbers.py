@@ -50,7 +50,7 @@ class Spill:
         offset = self._size
         self.put(array)
         assert self._file is not None
-        found: Array = np.memmap(self._file, array.dtype, "r", offset, array.shape)  # type: ignore[call-overload]
+        found: Array = np.memmap(self._file, array.dtype, "r", offset, array.shape)
         return found
 
     def _read(self, offset: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:

@@ -29,10 +29,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1792)
     parser.add_argument("--uniform", type=float, help="this share, evenly, in the place of 2:4")
+    parser.add_argument("--sensitivity", default="gradients")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
-        _prune(asked.folder, asked.uniform)
+        _prune(asked.folder, asked.uniform, asked.sensitivity)
         return
     asked.folder.mkdir(parents=True, exist_ok=True)
     write_decoder(asked.folder / "decoder.onnx", asked.layers, asked.width)
@@ -41,14 +42,22 @@ def main() -> None:
     subprocess.run([sys.executable, __file__, *sys.argv[1:], "--inside"], check=True)
 
 
-def _prune(folder: Path, share: float | None) -> None:
+def _prune(folder: Path, share: float | None, sensitivity: str) -> None:
     import onnxsparse as osp
 
     before = resource.getrusage(resource.RUSAGE_SELF)
     levels = {"pattern": "2:4"} if share is None else {"sparsity": share, "allocation": "uniform"}
     data, out = str(folder / "tokens.npz"), str(folder / "sparse" / "decoder.onnx")
     (folder / "sparse").mkdir(exist_ok=True)
-    result = osp.prune(str(folder / "decoder.onnx"), out, data=data, workers=1, overwrite=True, **levels)  # type: ignore[arg-type]
+    result = osp.prune(
+        str(folder / "decoder.onnx"),
+        output=out,
+        data=data,
+        sensitivity=sensitivity,
+        workers=1,
+        overwrite=True,
+        **levels,
+    )  # type: ignore[arg-type]
     after = resource.getrusage(resource.RUSAGE_SELF)
     size = sum(one.stat().st_size for one in folder.iterdir() if one.is_file())
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

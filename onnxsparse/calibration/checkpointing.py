@@ -95,7 +95,7 @@ class Saves:
             numbers.known(name, partial(found.arrays.__getitem__, f"numbers {name}"))
         masks = {name: _unpacked(found.arrays[f"mask {name}"], size) for name, size in facts["masks"].items()}
         solved = tuple(facts["solved"])
-        return Swept(layer, masks, facts["error"], facts["unfitted"], facts["fell_back"], solved)
+        return Swept(layer, masks, facts["error"], facts["unfitted"], facts["fell_back"], solved, facts["done"])
 
     def keep_swept(self, what: str, swept: Swept, numbers: NewNumbers) -> None:
         """Save a layer and what changed with it; its numbers are read from there from now on."""
@@ -104,9 +104,24 @@ class Saves:
             return
         arrays = {f"numbers {name}": numbers[name] for name in names}
         arrays.update({f"mask {name}": np.packbits(mask) for name, mask in swept.masks.items()})
-        facts = {"error": swept.error, "unfitted": swept.unfitted, "fell_back": bool(swept.fell_back)}
+        facts = {
+            "error": swept.error,
+            "unfitted": swept.unfitted,
+            "fell_back": bool(swept.fell_back),
+            "done": swept.done,
+        }
         sizes = {name: mask.size for name, mask in swept.masks.items()}
-        made = self.keep(what, arrays, {**facts, "solved": list(swept.solved), "numbers": names, "masks": sizes})
+        made = self.keep(
+            what,
+            arrays,
+            {
+                **facts,
+                "fell_back": bool(swept.fell_back),
+                "solved": list(swept.solved),
+                "numbers": names,
+                "masks": sizes,
+            },
+        )
         assert made is not None
         for name in names:
             numbers.known(name, partial(made.arrays.__getitem__, f"numbers {name}"))

@@ -7,7 +7,7 @@ gradient comes to, by a run of the rest of the model. Both are in one unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import takewhile
@@ -27,9 +27,10 @@ from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.solvers import jobs
-from onnxsparse.solvers.choosing import Part, keep_shares
+from onnxsparse.solvers.choosing import Part, goals, groups_of, keep_shares
 from onnxsparse.solvers.least_squares import EXACT
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+from onnxsparse.solvers.solver import last
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
 """The shares kept at the two ends of a curve, and how many points it has."""
@@ -88,12 +89,58 @@ def work_of(layer: CalibratedLayer) -> float:
 def errors_of(problem: Layer, parts: Sequence[Part], error: Callable[[Fitted], float]) -> list[float]:
     """The errors of a curve, point by point."""
     shares = shares_of(problem.dense.shape[1])
-    return [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
+    return [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares), groups_of(parts))]
 
 
 def predicted_errors(problem: Layer, parts: Sequence[Part], moves: Moves) -> list[float]:
     """The same by gradients alone: what a process can do that does not have the model."""
     return errors_of(problem, parts, partial(_predicted, problem, moves))
+
+
+def costs_of(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> list[float]:
+    """What each layer alone costs the outputs of the model, pruned as its rows say."""
+    found = dict[CalibratedLayer, float]()
+    for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
+        drops = [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(last(rounds(problem, goals([one.part for one in layer.parts], drops))))
+    return [found[layer] for layer in layers]
+
+
+def tried(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+    shares: Sequence[float],
+) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
+    """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
+    for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
+        found = rounds(problem, keep_shares([one.part for one in layer.parts], shares))
+        yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
+
+
+def _problems(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> Iterator[tuple[CalibratedLayer, Layer, Callable[[Fitted], float]]]:
+    """Each layer on the inputs of the dense net, and what it does to the outputs of the model under a mask."""
+    measured = Measured(cut, samples, store)
+    for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
+        problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
+        if moments.probe is not None and moments.probe.wanted:
+            yield layer, problem, partial(_predicted, problem, moments.probe.moves())
+        else:
+            yield layer, problem, partial(measured, layer, problem)
 
 
 def _predicted(problem: Layer, moves: Moves, fitted: Fitted) -> float:
@@ -209,4 +256,4 @@ def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["Outputs", "curves_of", "shares_of"]
+__all__ = ["Outputs", "costs_of", "curves_of", "shares_of", "tried"]

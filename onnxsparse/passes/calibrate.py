@@ -12,23 +12,24 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 
-from onnxsparse import progress
+from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.checkpointing import Saves, saves
-from onnxsparse.calibration.curves import curves_of
+from onnxsparse.calibration.curves import costs_of, curves_of, tried
+from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
-from onnxsparse.calibration.layers import Layers, layers_of
+from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.new_numbers import Read
@@ -48,6 +49,8 @@ from onnxsparse.options import Path
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
+from onnxsparse.scores import Score
+from onnxsparse.solvers import Solver
 
 SENSITIVITY = "sensitivity"
 GRADIENTS, MEASURED = "gradients", "measured"
@@ -69,9 +72,17 @@ class Calibrated:
     """What the sweep found of the layer of each weight that it reached."""
 
 
+class Numbered(NamedTuple):
+    """New numbers of stored tensors, and what these are, by tag."""
+
+    tags: Mapping[str, StoredParam]
+    numbers: Mapping[str, Array]
+
+
+SCORES = ("obs", "wanda", "ria")
+"""Those that say nothing without samples."""
 UNLIKE = ("data", "workers", "checkpoint", "resume")
 """What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
-SCORES, SOLVERS = ("obs", "wanda", "ria"), ("least-squares", "obs", "bias", "zero")
 HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
 ENGINES = ("auto", "ort", "torch")
 
@@ -96,7 +107,6 @@ class Asked:
 
     def __post_init__(self) -> None:
         words = {
-            "solver": (self.solver, SOLVERS),
             "sensitivity": (self.sensitivity, HOWS),
             "budget": (self.budget, BUDGETS),
             "engine": (self.engine, ENGINES),
@@ -108,13 +118,13 @@ class Asked:
         for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
+        solvers.parse(self.solver)
+        scores.parse(self.score)
         self._demand_there()
 
     def _demand_there(self) -> None:
         """What calibration cannot do yet is refused, never passed over."""
         missing = {
-            f"--score {self.score}": self.score != "obs",
-            f"--solver {self.solver}": self.solver != "least-squares",
             "--add-bias": self.add_bias,
         }
         flag = next((flag for flag, asked in missing.items() if asked), "")
@@ -133,19 +143,20 @@ def calibrating(
     model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None
 ) -> Iterator[Calibration]:
     """The calibration of a model; what it finds of the samples serves all levels that are asked of it."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
+    demand_runtime()
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
+    by_gradients = asked.sensitivity == GRADIENTS
     checkpoint = None if asked.checkpoint is None else os.fspath(asked.checkpoint)
     with ExitStack() as stack:
         stack.enter_context(named_states(model))
         stack.enter_context(working(asked.workers))
-        batches = batches_of(feeds)
+        batches = batches_of(feeds, model.copy_proto() if by_gradients and not axes.states else None)
         known = stack.enter_context(saves(checkpoint, asked.resume, partial(_job, model, plan, asked), batches.feeds))
         folder = folder or stack.enter_context(activations(checkpoint))
-        find = partial(_by_gradients, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
-        yield Calibration(model, plan, batches, find, folder, known)
+        find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
+        how = solvers.parse(asked.solver), scores.parse(asked.score)
+        yield Calibration(model, plan, batches, find, folder, *how, known)
 
 
 def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
@@ -155,11 +166,22 @@ def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
     return [model.sha256(), plan.rule.score.name, *map(str, options), *map(str, rows)]
 
 
-def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
-    """The samples that are asked for: of those with random access the ones that the seed draws, else the first."""
-    known = isinstance(asked.data, (Data, Stream))
-    data = asked.data if known else open_data(asked.data, fields_of(model, axes), None, False, None)
-    return data.drawn(asked.samples, asked.seed) if isinstance(data, Data) and not known else data
+def demand_runtime() -> None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
+
+
+def samples_of(
+    model: Model, asked: Asked, axes: SampleAxes, labels: str | None = None, whole: bool = False
+) -> Data | Stream:
+    """The samples that are asked for: of those with random access the ones that the seed draws, else the first.
+
+    `whole`: all of them, in the order in which they are drawn.
+    """
+    if isinstance(asked.data, (Data, Stream)):
+        return asked.data
+    data = open_data(asked.data, fields_of(model, axes), labels, labels is not None, None)
+    return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
 
 
 def by_curves(plan: Plan, asked: Asked) -> bool:
@@ -168,9 +190,12 @@ def by_curves(plan: Plan, asked: Asked) -> bool:
     return leveled and asked.allocation in (None, SENSITIVITY)
 
 
-def batches_of(feeds: Feeds) -> Samples:
-    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least."""
-    found = list(feeds)
+def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
+    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least.
+
+    `whole` is the model with its weights where gradients are taken: batches are as small as these need.
+    """
+    found = list(feeds) if whole is None else list(in_pieces(whole, feeds, feeds.axes))
     first = next((name for name in found[0] if np.ndim(found[0][name])), "") if found else ""
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
@@ -215,10 +240,13 @@ class Calibration:
         samples: Samples,
         find: Callable[[Samples, Layers], Sensitivity],
         folder: str | None = None,
+        solver: Solver | None = None,
+        score: Score | None = None,
         known: Saves | None = None,
     ) -> None:
         self._saves = known or Saves(None, "")
         self._file, self._inlined, self.samples, self._folder = plan, without_functions(model, plan), samples, folder
+        self._solver, self._score = solver, score
         self.model, self.plan = model, plan
         if self._inlined is not None:
             self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
@@ -259,17 +287,34 @@ class Calibration:
     def _between(self) -> int:
         return bytes_between(self.cut, self.samples.feeds, [place for one in self.found.layers for place in one.places])
 
-    def leveled(self, asked: Asked) -> Plan:
-        """The plan with the levels that are asked for: those of its allocation, or those that cost the least."""
-        sparsity = self.plan.rule.sparsity
-        if sparsity is None or not by_curves(self.plan, asked):
-            return self._file
-        return self.allocated(sparsity, asked.budget)
+    def leveled(self, asked: Asked, plan: Plan | None = None) -> Plan:
+        """A plan with the levels that are asked for: those of its allocation, or those that cost the least."""
+        plan = self._file if plan is None else plan
+        sparsity = plan.rule.sparsity
+        if sparsity is None or not by_curves(plan, asked):
+            return plan
+        own = plan if self._inlined is None else self._inlined.plan(plan)
+        made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
+        return made if self._inlined is None else self._inlined.rows(plan, made)
 
-    def allocated(self, sparsity: float, budget: str = "params") -> Plan:
-        """The plan with as much of each layer dropped as costs the least together."""
-        made = shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
-        return made if self._inlined is None else self._inlined.rows(self._file, made)
+    def costs(self) -> dict[str, float]:
+        """What each layer alone costs the outputs, pruned as the plan says, by the name of its node."""
+        layers, store = self.found.layers, Store(self._folder)
+        return dict(zip(
+            (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
+        ))  # fmt: skip
+
+    def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
+        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
+        for layer, found in tried(*given):
+            yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]
+
+    def _of_file(self, found: Numbered) -> Numbered:
+        """The same by the tags of the file, where the layers are those of a copy."""
+        if self._inlined is None:
+            return found
+        return Numbered(self._inlined.tags, self._inlined.numbers(found.numbers, found.tags))
 
     def planned(self, plan: Plan) -> Plan:
         """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""
@@ -289,10 +334,13 @@ class Calibration:
 
     def _swept(self, plan: Plan) -> Calibrated:
         self._demand_space(2)
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
+        store = Store(self._folder)
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         wanted = hashlib.sha256(str([(row.name, row.drop) for row in plan.rows]).encode()).hexdigest()
         for number, layer in enumerate(self.found.layers):
+            if not any(rows[one.weight.name].pattern for one in layer.parts):
+                continue  # it stays dense after all
             drops = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
             what = f"layer {number} {wanted}"
             swept = self._saves.swept(what, layer, sweep.numbers)
@@ -343,7 +391,9 @@ def _said(swept: Swept) -> str:
         return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
-    return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    if swept.done:
+        return f"{swept.done}: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    return f"error {swept.error:.2%} of its outputs"
 
 
 __all__ = ["Asked", "Calibrated", "Calibration", "batches_of", "calibrated"]

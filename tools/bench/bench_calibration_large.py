@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, save_model
@@ -57,12 +58,12 @@ def _prune(folder: Path, share: float | None, sensitivity: str) -> None:
         workers=1,
         overwrite=True,
         **levels,
-    )  # type: ignore[arg-type]
+    )
     after = resource.getrusage(resource.RUSAGE_SELF)
     size = sum(one.stat().st_size for one in folder.iterdir() if one.is_file())
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     facts = {"file_mb": size >> 20, "peak_mb": after.ru_maxrss >> 10, "cpu_s": round(spent, 1)}
-    print(json.dumps({**facts, "sparsity": result.report.totals.sparsity, "notes": result.report.notes}))
+    print(json.dumps({**facts, "notes": result.report.notes}))
 
 
 # -- the decoder
@@ -122,7 +123,7 @@ def _norm(writer: _Writer, value: str, name: str, width: int) -> list[NodeProto]
 
 
 def _block(writer: _Writer, number: int, width: int) -> Iterator[NodeProto]:
-    def made(op: str, inputs: list[str], output: str, **options: object) -> NodeProto:
+    def made(op: str, inputs: list[str], output: str, **options: Any) -> NodeProto:
         return helper.make_node(op, inputs, [f"{output}.{number}"], f"{output}.{number}", **options)
 
     def own(*names: str) -> list[str]:

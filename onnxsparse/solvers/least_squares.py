@@ -18,14 +18,16 @@ Surgeon, Hassibi and Stork), are with P = H_KK^-1
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
+from onnxsparse.solvers.jobs import each
 from onnxsparse.solvers.quadratic import Quadratic
 
 EXACT = 2.5e11
@@ -34,6 +36,8 @@ STEPS, CLOSE = 40, 1e-4
 """Conjugate gradients end after so many steps, or when all residuals are so small a part of the first."""
 TENS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 """What is added to a diagonal, as shares of its mean, where a matrix is not positive definite."""
+JOBS = 8
+"""Into how many jobs the rows of a block are dealt out."""
 LEAF = 48
 """Triangular matrices up to this size are inverted as they are."""
 
@@ -166,13 +170,27 @@ class Exact(Refit):
 
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
         found, cost = np.zeros_like(self.dense), np.zeros_like(self.dense)
-        for same in _alike(mask):
+        sets = list(_alike(mask))
+        sizes = [int(np.count_nonzero(mask[same[0]])) for same in sets]
+        if any(2 * size > mask.shape[1] for size in sizes):
+            _ = self.full, self.inverse  # once, before they go into processes
+        jobs = [(mask, sets[first::JOBS], more) for first in range(min(JOBS, len(sets)))]
+        work = float(sum(min(size, mask.shape[1] - size) ** 3 for size in sizes))
+        for done in each(self._of_sets, jobs, work):
+            for place, own, paid in done:
+                found[place], cost[place] = own, paid
+        return found, cost
+
+    def _of_sets(self, mask: Array, sets: Sequence[Array], more: bool) -> list[tuple[Any, Array, Array | float]]:
+        """Where the kept weights of rows with the same mask lie, what they are, and what they cost."""
+        done = []
+        for same in sets:
             kept, gone = np.flatnonzero(mask[same[0]]), np.flatnonzero(~mask[same[0]])
             if len(kept):
                 few = len(gone) < len(kept)
                 own, paid = (self._without if few else self._among)(same, kept, gone, more)
-                found[np.ix_(same, kept)], cost[np.ix_(same, kept)] = own, paid
-        return found, cost
+                done.append((np.ix_(same, kept), own, paid))
+        return done
 
     def _among(self, same: Array, kept: Array, gone: Array, more: bool) -> tuple[Array, Array | float]:
         """From the matrix of those that are kept."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from onnxsparse.allocations.curves import Sensitivity
 from onnxsparse.engines.engine import Engine
 from onnxsparse.errors import MissingExtraError, ModelError
 from onnxsparse.graph.model import Model
+from onnxsparse.losses import in_units, scale_along
 from onnxsparse.math.values import Array
 from onnxsparse.options import CalibrationOptions, SparsityOptions
 from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated
@@ -199,23 +200,29 @@ def float32_of(array: Array) -> Array:
 
 
 def distance(task: Task, plan: Plan, numbers: Mapping[str, Array]) -> float:
-    """How far the outputs for the samples held out lie from the dense model's: the mean over the outputs of the mean
-    squared difference, in squares of what is there; infinity where it is no number."""
+    """How far the outputs for the samples held out lie from the dense model's, in the units of `distill`: the mean over
+    the outputs; infinity where that is no number."""
     with task.model.restored():
         Prune(plan)(task.model)
         send_back(numbers, task.every)
         proto = task.model.copy_proto()
-    pruned, dense = File.of(task, proto), File.of(task, task.model.copy_proto())
-    sums: dict[str, Array] = {}
-    for batch in task.feeding.probe():
-        before, now = dense(batch.arrays), pruned(batch.arrays)
-        for name in before:
-            if name in now and now[name].shape == before[name].shape:
-                old = before[name].astype(np.float64)
-                pair = np.array([np.sum((now[name] - old) ** 2), np.sum(old**2)])
-                sums[name] = sums.get(name, np.zeros(2)) + pair
-    found = float(np.mean([off / max(size, 1e-30) for off, size in sums.values()])) if sums else 0.0
-    return found if np.isfinite(found) else np.inf
+    files = File.of(task, task.model.copy_proto()), File.of(task, proto)
+    batches = [[file(batch.arrays) for file in files] for batch in task.feeding.probe()]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [_apart(batches, name) for name in batches[0][0] if _alike(batches, name)]
+    mean = float(np.mean(found)) if found else 0.0
+    return mean if np.isfinite(mean) else np.inf
+
+
+def _alike(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> bool:
+    """Whether an output has its size in every batch, and in both models."""
+    shapes = {one[name].shape if name in one else None for batch in batches for one in batch}
+    return len(shapes) == 1 and None not in shapes
+
+
+def _apart(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> float:
+    dense, ours = (np.concatenate([np.atleast_1d(batch[at][name]) for batch in batches]) for at in (0, 1))
+    return in_units(np.square(ours.astype(np.float64) - dense), scale_along(dense, dense.ndim))
 
 
 # -- keeping it

@@ -22,6 +22,7 @@ from typing import Any
 
 from onnx import ModelProto
 
+from onnxsparse.engines.distillation import unmoved
 from onnxsparse.engines.light_model import LightModel
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.random_projection import Feed, Projection, projection_of
@@ -66,7 +67,7 @@ def output_gradients(
     _demand_sense(proto, names, engine, draws)
     plain, notes = _without_rounding(proto)
     light = LightModel(plain)
-    unreached = _no_floats(light, names)
+    unreached = _constant_or_whole(light, names)
     wanted = [name for name in dict.fromkeys(names) if name not in unreached]
     projection = projection_of(light, feeds, draws, seed, axes or {})
     barrier = _barrier(light.proto, projection)
@@ -110,9 +111,12 @@ def _without_rounding(proto: ModelProto) -> tuple[ModelProto, list[str]]:
     return copy, [ROUNDED] if clip_round_trips(copy.graph, opset) else []
 
 
-def _no_floats(model: LightModel, names: Sequence[str]) -> dict[str, str]:
+def _constant_or_whole(model: LightModel, names: Sequence[str]) -> dict[str, str]:
+    """Values that have no gradient whatever the outputs are, and why."""
+    constants = unmoved(model.proto.graph)
     types = model.session(names, optimized=False).output_types
-    return {name: f"it is of type {types[name]}" for name in names if types[name] not in FLOATS}
+    found = {name: f"it is of type {types[name]}" for name in names if types[name] not in FLOATS}
+    return {**found, **{name: "no input changes it" for name in names if name in constants}}
 
 
 def _barrier(proto: ModelProto, projection: Projection) -> str:

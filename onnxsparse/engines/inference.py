@@ -28,7 +28,7 @@ _FATAL = 4
 class Session:
     """A model loaded in onnxruntime on one CPU thread, with its inputs' names, types and shapes."""
 
-    def __init__(self, source: Any, optimized: bool = True) -> None:
+    def __init__(self, source: Any, optimized: bool = True, called: str = "") -> None:
         try:
             runtime: Any = importlib.import_module("onnxruntime")
         except ImportError:
@@ -42,7 +42,7 @@ class Session:
         try:
             self._session = runtime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime raises types of its own for each kind of refusal
-            called = source if isinstance(source, str) else "the model"
+            called = called or (source if isinstance(source, str) else "the model")
             raise ModelError(f"onnxruntime does not load {called}: {_one_line(error)}") from error
         self.inputs = [(entry.name, entry.type, list(entry.shape)) for entry in self._session.get_inputs()]
         self.outputs = [entry.name for entry in self._session.get_outputs()]

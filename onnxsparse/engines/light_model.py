@@ -88,7 +88,7 @@ class LightModel:
 
     def session(self, names: Iterable[str], optimized: bool = True) -> Session:
         """The model in the runtime, with these values as outputs."""
-        return Session(self.giving(names), optimized)
+        return Session(self.giving(names), optimized, "the model")
 
 
 def _without_stored(proto: ModelProto) -> ModelProto:

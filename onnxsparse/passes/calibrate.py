@@ -17,12 +17,13 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
+from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import Layers, layers_of
@@ -131,8 +132,10 @@ def calibrating(
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
-        find = partial(_by_gradients, asked, axes) if asked.sensitivity == GRADIENTS else nothing_known
-        yield Calibration(model, plan, batches_of(feeds), find, folder)
+        by_gradients = asked.sensitivity == GRADIENTS
+        find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
+        whole = model.copy_proto() if by_gradients and not axes.states else None
+        yield Calibration(model, plan, batches_of(feeds, whole), find, folder)
 
 
 def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
@@ -148,9 +151,12 @@ def by_curves(plan: Plan, asked: Asked) -> bool:
     return leveled and asked.allocation in (None, SENSITIVITY)
 
 
-def batches_of(feeds: Feeds) -> Samples:
-    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least."""
-    found = list(feeds)
+def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
+    """All batches, and how many samples each has; the last eighth is held out, of several batches one at least.
+
+    `whole` is the model with its weights where gradients are taken: batches are as small as these need.
+    """
+    found = list(feeds) if whole is None else list(in_pieces(whole, feeds, feeds.axes))
     first = next((name for name in found[0] if np.ndim(found[0][name])), "") if found else ""
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]

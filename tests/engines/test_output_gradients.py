@@ -139,25 +139,28 @@ def test_half_precision_has_the_gradients_of_single_precision() -> None:
 def test_values_without_a_gradient_have_a_reason() -> None:
     own = stepped()
     gradients = output_gradients(own.proto, own.names, own.feeds(4))
-    assert set(gradients.unreached) == {"unused", "stepped", "places"}
+    assert set(gradients.unreached) == {"unused", "stepped", "places", "stored"}
     assert [sorted(found) for found in gradients] == [["a"], ["a"]]
     assert gradients.unreached["unused"] == "no output depends on it"
     assert "whole numbers or steps" in gradients.unreached["stepped"]
+    assert gradients.unreached["stored"] == "no input changes it"
     assert gradients.unreached["places"] == "it is of type tensor(int64)"
 
 
 def stepped() -> Net:
-    """One value that an output depends on, one that only a choice depends on, and one that nothing does."""
+    """Values that an output depends on, that a choice depends on, that nothing does, and that no input changes."""
     nodes = [
         make_node("MatMul", ["x", "w"], ["a"]),
         make_node("MatMul", ["x", "v"], ["stepped"]),
         make_node("MatMul", ["x", "v"], ["unused"]),
         make_node("ArgMax", ["stepped"], ["places"], axis=1, keepdims=0),
         make_node("Gather", ["table", "places"], ["row"]),
-        make_node("Add", ["a", "row"], ["y"]),
+        make_node("MatMul", ["one", "table"], ["stored"]),
+        make_node("Add", ["row", "stored"], ["b"]),
+        make_node("Add", ["a", "b"], ["y"]),
     ]
-    stored = {"w": numbers(6, 3), "v": numbers(6, 4), "table": numbers(4, 3)}
-    return net(nodes, stored, (6,), {"y": ["N", 3]}, ["a", "stepped", "unused", "places"])
+    stored = {"w": numbers(6, 3), "v": numbers(6, 4), "table": numbers(4, 3), "one": numbers(1, 4)}
+    return net(nodes, stored, (6,), {"y": ["N", 3]}, ["a", "stepped", "unused", "places", "stored"])
 
 
 @trains

@@ -46,5 +46,5 @@ def test_values_without_a_gradient_have_a_reason() -> None:
 
     own = stepped()
     gradients = output_gradients(own.proto, own.names, own.feeds(4), engine="torch")
-    assert set(gradients.unreached) == {"unused", "stepped", "places"}
+    assert set(gradients.unreached) == {"unused", "stepped", "places", "stored"}
     assert [sorted(found) for found in gradients] == [["a"], ["a"]]

@@ -24,7 +24,7 @@ from onnxsparse.engines.random_projection import float_targets, scales_of, targe
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import Part, keep_shares
+from onnxsparse.solvers.choosing import Part, groups_of, keep_shares
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
@@ -54,7 +54,8 @@ def curves_of(
         shares = shares_of(layer.shape[1])
         predicted = moments.probe is not None and moments.probe.wanted
         error = partial(_predicted, problem, moments) if predicted else partial(measured, layer, problem)
-        errors = [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
+        steps = rounds(problem, keep_shares(parts, shares), groups_of(parts))
+        errors = [error(fitted) for fitted in steps]
         found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
     return [found[layer] for layer in layers]
 

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,10 @@ from onnxsparse.calibration.moments import Samples, dense_moments, swept_moments
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import goals
+from onnxsparse.scores import Obs, Score
 from onnxsparse.solvers.quadratic import Quadratic, mean_errors
-from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+from onnxsparse.solvers.rounds import Fitted, Layer
+from onnxsparse.solvers.solver import LeastSquares, Solver
 
 RIDGE = 1e-2
 """Of the mean of the diagonal of a layer's Gram matrix: how much the refit holds to the dense weights."""
@@ -41,6 +42,8 @@ class Swept:
     """The error of the same mask over the dense numbers."""
     fell_back: bool
     solved: tuple[str, ...]
+    done: str
+    """What was done to the kept numbers; nothing where they stay."""
 
 
 class Sweep:
@@ -53,7 +56,10 @@ class Sweep:
         samples: Samples,
         sensitivity: Sensitivity,
         store: Store,
+        solver: Solver | None = None,
+        score: Score | None = None,
     ) -> None:
+        self._solver, self._score = solver or LeastSquares(), score or Obs()
         self._samples, self._sensitivity = samples, sensitivity
         self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store)
         tensors = {tensor.name: tensor for tensor, home in cut.model.flow.stores.homes.items() if not home.scope}
@@ -73,14 +79,14 @@ class Sweep:
         if layer in self._later:
             moments.merge(self._later.pop(layer))
         problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer))
-        fitted = last(rounds(problem, goals([one.part for one in layer.parts], drops)))
+        fitted = self._solver.solve(problem, [one.part for one in layer.parts], drops, self._score, False)
         choices = self._choices(problem, layer, fitted, moments.held() or problem.blocks)
         fell_back = bool(layer.held) or not choices[0].cost <= choices[1].cost
         self._pruned.replaced.update(choices[fell_back].numbers)
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
         whole = choices[2].cost or 1.0
-        solved = tuple(dict.fromkeys(one.name for one in problem.refits))
-        return Swept(layer, masks, choices[fell_back].cost / whole, choices[1].cost / whole, fell_back, solved)
+        costs, how = [one.cost / whole for one in choices], (fitted.solved, self._solver.does)
+        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how)
 
     def normalise(self, place: int | None = None) -> None:
         """Re-estimate the statistics of the normalisations before a node that are not done, or of all that are left."""
@@ -98,7 +104,7 @@ class Sweep:
         """Refitted, only pruned, and all zero: their costs as the file would store them."""
         plain, still, none = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense)), fitted.rows * 0.0
         found = []
-        for rows, bias in ((fitted.rows, problem.bias(fitted.rows)), (plain, still), (none, problem.bias(none))):
+        for rows, bias in ((fitted.rows, fitted.bias), (plain, still), (none, problem.bias(none))):
             numbers = layer.numbers(rows, bias, self._pruned.replaced)
             found.append(_Choice(numbers, _cost(problem, judged, layer.matrix(numbers), bias)))
         return found
@@ -116,12 +122,6 @@ def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array)
     return float(problem.sensitivity @ mean_errors(blocks, rows, bias))
 
 
-def last(found: Iterable[Fitted]) -> Fitted:
-    """The end of the rounds."""
-    *_, end = found
-    return end
-
-
 def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None) -> Layer:
     """A layer as numbers; without a sensitivity every output counts by what it varies."""
     if sensitivity is None:
@@ -132,4 +132,4 @@ def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity:
     return Layer(layer.matrix(), blocks, sensitivity, RIDGE)
 
 
-__all__ = ["Sweep", "Swept", "last", "problem_of"]
+__all__ = ["Sweep", "Swept", "problem_of"]

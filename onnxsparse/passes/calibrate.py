@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from onnxsparse import progress
+from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import curves_of
@@ -42,6 +42,8 @@ from onnxsparse.options import Path
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
+from onnxsparse.scores import Score
+from onnxsparse.solvers import Solver
 
 SENSITIVITY = "sensitivity"
 GRADIENTS, MEASURED = "gradients", "measured"
@@ -63,7 +65,8 @@ class Calibrated:
     """What the sweep found of the layer of each weight that it reached."""
 
 
-SCORES, SOLVERS = ("obs", "wanda", "ria"), ("least-squares", "obs", "bias", "zero")
+SCORES = ("obs", "wanda", "ria")
+"""Those that say nothing without samples."""
 HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
 ENGINES = ("auto", "ort", "torch")
 
@@ -88,7 +91,6 @@ class Asked:
 
     def __post_init__(self) -> None:
         words = {
-            "solver": (self.solver, SOLVERS),
             "sensitivity": (self.sensitivity, HOWS),
             "budget": (self.budget, BUDGETS),
             "engine": (self.engine, ENGINES),
@@ -100,13 +102,13 @@ class Asked:
         for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
+        solvers.parse(self.solver)
+        scores.parse(self.score)
         self._demand_there()
 
     def _demand_there(self) -> None:
         """What calibration cannot do yet is refused, never passed over."""
         missing = {
-            f"--score {self.score}": self.score != "obs",
-            f"--solver {self.solver}": self.solver != "least-squares",
             "--add-bias": self.add_bias,
             "--workers": self.workers not in (None, 1),
             "--checkpoint": self.checkpoint is not None or self.resume,
@@ -135,7 +137,8 @@ def calibrating(
         by_gradients = asked.sensitivity == GRADIENTS
         find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
         whole = model.copy_proto() if by_gradients and not axes.states else None
-        yield Calibration(model, plan, batches_of(feeds, whole), find, folder)
+        solver, score = solvers.parse(asked.solver), scores.parse(asked.score)
+        yield Calibration(model, plan, batches_of(feeds, whole), find, folder, solver, score)
 
 
 def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
@@ -201,8 +204,11 @@ class Calibration:
         samples: Samples,
         find: Callable[[Samples, Layers], Sensitivity],
         folder: str | None = None,
+        solver: Solver | None = None,
+        score: Score | None = None,
     ) -> None:
         self._file, self._inlined, self.samples, self._folder = plan, without_functions(model, plan), samples, folder
+        self._solver, self._score = solver, score
         self.model, self.plan = model, plan
         if self._inlined is not None:
             self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
@@ -250,7 +256,8 @@ class Calibration:
         return replace(found, plan=bare.rows(plan, found.plan), numbers=numbers, tags=bare.tags, swept=swept)
 
     def _swept(self, plan: Plan) -> Calibrated:
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
+        store = Store(self._folder)
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):
             drops = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
@@ -295,7 +302,9 @@ def _said(swept: Swept) -> str:
         return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
-    return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    if swept.done:
+        return f"{swept.done}: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    return f"error {swept.error:.2%} of its outputs"
 
 
 __all__ = ["Asked", "Calibrated", "Calibration", "batches_of", "calibrated"]

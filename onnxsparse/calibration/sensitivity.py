@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -75,6 +76,12 @@ def sensitivity_of(
     return Sensitivity(alive, {key: kept for key, kept in probes.items() if key[0] in alive})
 
 
+def first_batches(sizes: Sequence[int]) -> int:
+    """How many batches hold the first samples: one at least."""
+    sums = np.cumsum(sizes)
+    return max(1, len(list(takewhile(lambda total: total <= PROBED, sums))))
+
+
 @dataclass(eq=False)
 class Probe:
     """The inputs of a layer, of batches whose gradients are kept: what new weights do to the outputs of the model."""
@@ -120,4 +127,4 @@ class Probe:
         return found
 
 
-__all__ = ["Probe", "Sensitivity", "nothing_known", "sensitivity_of"]
+__all__ = ["Probe", "Sensitivity", "first_batches", "nothing_known", "sensitivity_of"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import takewhile
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.moments import Samples, dense_moments
-from onnxsparse.calibration.sensitivity import PROBED, Moves, Sensitivity
+from onnxsparse.calibration.sensitivity import Moves, Sensitivity, first_batches
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.calibration.sweep import problem_of
 from onnxsparse.engines.light_model import LightModel
@@ -235,12 +234,6 @@ class Outputs:
         with np.errstate(invalid="ignore", over="ignore"):
             squares = np.square((moved.astype(np.float64) - dense) * self._scales[name])
         return float(np.where(np.isfinite(dense), np.nan_to_num(squares, nan=np.inf), 0.0).sum())
-
-
-def first_batches(sizes: Sequence[int]) -> int:
-    """How many batches hold the first samples: one at least."""
-    sums = np.cumsum(sizes)
-    return max(1, len(list(takewhile(lambda total: total <= PROBED, sums))))
 
 
 def _targets(model: Model) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -73,6 +74,12 @@ def sensitivity_of(
         assert draw < draws
     alive = {layer: rows[layer] for layer in layers if layer in reached and rows[layer].any()}
     return Sensitivity(alive, {key: kept for key, kept in probes.items() if key[0] in alive})
+
+
+def first_batches(sizes: Sequence[int]) -> int:
+    """How many batches hold the first samples: one at least."""
+    sums = np.cumsum(sizes)
+    return max(1, len(list(takewhile(lambda total: total <= PROBED, sums))))
 
 
 @dataclass(eq=False)
@@ -149,4 +156,4 @@ class Moves:
         return total / max(count, 1)
 
 
-__all__ = ["Moves", "Probe", "Sensitivity", "nothing_known", "sensitivity_of"]
+__all__ = ["Moves", "Probe", "Sensitivity", "first_batches", "nothing_known", "sensitivity_of"]

@@ -45,6 +45,10 @@ class Swept:
     solved: tuple[str, ...]
     done: str
     """What was done to the kept numbers; nothing where they stay."""
+    still: int = 0
+    """Inputs that never vary."""
+    rows: int = 0
+    """Positions of the samples that it was fitted to, if they are fewer than its inputs."""
 
 
 class Sweep:
@@ -89,10 +93,16 @@ class Sweep:
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
         whole = choices[2].cost or 1.0
         costs, how = [one.cost / whole for one in choices], (fitted.solved, self._solver.does)
-        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how)
+        still = min(int(block.still.sum()) for block in problem.blocks)
+        rows = min(block.count for block in problem.blocks)
+        few = rows if rows < layer.shape[1] else 0
+        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how, still, few)
 
     def normalise(self, place: int | None = None) -> None:
-        """Re-estimate the statistics of the normalisations before a node that are not done, or of all that are left."""
+        """Re-estimate the statistics of the normalisations before a node that are not done, or of all that are left.
+        A solver that leaves numbers as they are leaves them, too."""
+        if not self._solver.does:
+            return
         while self._norms and (place is None or self._norms[0].place < place):
             norm, found = self._norms.pop(0), [PairMoments(), PairMoments()]
             values = zip(self._dense.values([norm.value]), self._pruned.values([norm.value]))

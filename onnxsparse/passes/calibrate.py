@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -34,6 +34,7 @@ from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.new_numbers import Read
 from onnxsparse.calibration.output_gradients import output_gradients
+from onnxsparse.calibration.sample_checks import doubts, sound
 from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import HELD as HELD_VALUES
 from onnxsparse.calibration.streams import Cut, Store, activations, bytes_between, demand_space
@@ -200,7 +201,8 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
     held = max(1, len(found) // HELD) if len(found) > 1 else 0
-    return Samples(found, sizes, held, tuple(feeds.data.notes))
+    samples = Samples(found, sizes, held, tuple(feeds.data.notes))
+    return samples if feeds.states else sound(samples, feeds.axes, feeds.data.shared)
 
 
 def _by_gradients(asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
@@ -245,7 +247,7 @@ class Calibration:
         known: Saves | None = None,
     ) -> None:
         self._saves = known or Saves(None, "")
-        self._file, self._inlined, self.samples, self._folder = plan, without_functions(model, plan), samples, folder
+        self._file, self._inlined, self._folder = plan, without_functions(model, plan), folder
         self._solver, self._score = solver, score
         self.model, self.plan = model, plan
         if self._inlined is not None:
@@ -253,6 +255,7 @@ class Calibration:
             _name_states(self.model)
         self.cut = Cut(self.model)
         self.found: Layers = layers_of(self.model, self.plan, self.cut)
+        self.samples = replace(samples, notes=(*samples.notes, *doubts(self.cut, samples)))
         self._find = find
 
     @cached_property
@@ -355,7 +358,7 @@ class Calibration:
         sweep.normalise()
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
-        return Calibrated(made, numbers, tags, notes=tuple(self.sensitivity.notes), swept=done)
+        return Calibrated(made, numbers, tags, notes=(*self.sensitivity.notes, *_thin(done.values())), swept=done)
 
     def _row(self, row: PlanRow, swept: Swept | None) -> PlanRow:
         if swept is None:
@@ -384,6 +387,20 @@ def _plain(numbers: Mapping[str, Array], tensor: StoredTensor) -> Array:
     """Numbers as numpy has them: those of bfloat16 come as their bits."""
     array = numbers[tensor.name]
     return (array.astype(np.uint32) << 16).view(np.float32) if tensor.kind == "bfloat16" else array
+
+
+def _thin(found: Iterable[Swept]) -> list[str]:
+    """What the samples do not say of layers."""
+    layers = list({one.layer: one for one in found}.values())
+    still = [f"{one.layer.name} {one.still} of {one.layer.shape[1]}" for one in layers if one.still]
+    few = [f"{one.layer.name} {one.rows} for {one.layer.shape[1]}" for one in layers if one.rows]
+    notes = [f"inputs that never vary, whose weights go first: {_first_of(still)}"] if still else []
+    return [*notes, f"fewer rows of inputs than weights to fit; more samples help: {_first_of(few)}"] if few else notes
+
+
+def _first_of(texts: Sequence[str], most: int = 5) -> str:
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _said(swept: Swept) -> str:

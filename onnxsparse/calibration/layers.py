@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -108,8 +108,28 @@ class CalibratedLayer:
         for one in self.parts:
             found.update(one.written(rows[:, one.part.columns], changed))
         if self.bias is not None:
-            found.update(self.bias.moved(bias, {**changed, **found}))
+            found.update(self.bias.moved(bias, _Over(found, changed)))
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Over(Mapping[str, Array]):
+    """Numbers over others, which may lie on the disk: none is read that is not asked for."""
+
+    first: Numbers
+    then: Numbers
+
+    def __getitem__(self, name: str) -> Array:
+        return self.first[name] if name in self.first else self.then[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.first or name in self.then
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**dict.fromkeys(self.first), **dict.fromkeys(self.then)})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +138,7 @@ class Layers:
 
     layers: Sequence[CalibratedLayer]
     reasons: Mapping[str, str]
+    model: Model
 
 
 def layers_of(model: Model, plan: Plan, cut: Cut) -> Layers:
@@ -137,7 +158,7 @@ def layers_of(model: Model, plan: Plan, cut: Cut) -> Layers:
             reasons.update((row.name, layer) for row in rows)
         else:
             found.append(layer)
-    return Layers(sorted(found, key=lambda layer: layer.place), reasons)
+    return Layers(sorted(found, key=lambda layer: layer.place), reasons, model)
 
 
 @dataclass
@@ -170,8 +191,10 @@ class _Search:
 
     def obstacle(self, weight: Weight) -> str:
         """Why a planned weight has no layer; nothing where it may have one."""
-        if any(use.scope or self._known(use) is None for use in weight.uses):
-            return "it is read inside of a body or function, which calibration does not look into"
+        if any(use.scope for use in weight.uses):
+            return "it is read inside of the body of an If, Loop or Scan, which calibration does not look into"
+        if any(self._known(use) is None for use in weight.uses):
+            return "what its node gives is the same for all samples"
         if weight.tensor.kind not in FLOAT_KINDS and (weight.tensor.kind in PACKED_KINDS or not _one_view(weight)):
             return f"it is stored as {weight.tensor.kind}"
         if weight.twins:

@@ -123,6 +123,81 @@ class Random(Score):
         return (raw >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 
 
+# Scores that weigh by what comes in. They compare a weight with others of its output, so that the scale of an output,
+# which a folded normalization changes, decides nothing.
+
+
+@dataclass(frozen=True)
+class InputScore(Score):
+    """A score that needs to know how large the input of every weight is."""
+
+    needs: ClassVar[tuple[str, ...]] = ("samples",)
+    inputs: Array | None = field(default=None, compare=False, metadata={"option": False})
+
+    def of_inputs(self, norms: Array) -> InputScore:
+        """The score of one weight; the root mean square of the input of each element."""
+        return replace(self, inputs=norms)
+
+    def value(self, values: Values) -> Array:
+        demand_samples(self, self.inputs is not None)
+        assert self.inputs is not None
+        return self.weighed(np.abs(np.asarray(values.real(), np.float64)), self.inputs)
+
+    @abstractmethod
+    def weighed(self, magnitudes: Array, norms: Array) -> Array:
+        """The importance, of absolute values and the size of their inputs."""
+
+
+def demand_samples(score: Score, given: bool = False) -> None:
+    """Refuse a score that knows nothing without samples."""
+    if score.needs and not given:
+        raise OptionError(f"score {score.name} weighs by what comes into a layer: give samples with --data")
+
+
+@dataclass(frozen=True)
+class Wanda(InputScore):
+    """The absolute value times the norm of its input, over that of its whole output."""
+
+    name: ClassVar[str] = "wanda"
+
+    def weighed(self, magnitudes: Array, norms: Array) -> Array:
+        return _shares(magnitudes * norms, 2)
+
+
+@dataclass(frozen=True)
+class Ria(InputScore):
+    """The share of its output plus its share of its input, times a power of the norm of its input."""
+
+    name: ClassVar[str] = "ria"
+    power: float = 0.5
+
+    def weighed(self, magnitudes: Array, norms: Array) -> Array:
+        of_output = _shares(magnitudes, 1)
+        total = of_output.sum(axis=1, keepdims=True)
+        of_input = np.divide(of_output, total, out=np.zeros_like(of_output), where=total > 0)
+        found: Array = (of_output + of_input) * norms**self.power
+        return found
+
+
+def _shares(numbers: Array, power: int) -> Array:
+    """Numbers over the norm of their output."""
+    total = np.sum(numbers**power, axis=(2, 3), keepdims=True) ** (1 / power)
+    found: Array = np.divide(numbers, total, out=np.zeros_like(numbers), where=total > 0)
+    return found
+
+
+@dataclass(frozen=True)
+class Obs(Score):
+    """What the outputs of a layer lose without a weight when all others are refitted; the default with samples."""
+
+    name: ClassVar[str] = "obs"
+    needs: ClassVar[tuple[str, ...]] = ("samples",)
+
+    def value(self, values: Values) -> Array:
+        demand_samples(self)
+        raise NotImplementedError("solvers find it")
+
+
 def rows_of(values: Values) -> Array:
     """(outputs of all groups, inputs and taps)"""
     group, out, inputs, taps = values.shape

@@ -66,7 +66,7 @@ def test_the_guide_announces_every_class_it_shows(guide: str, site: Path) -> Non
     for name, text in FILE.findall(guide):
         for shown in re.findall(r"^class (\w+)", text, re.MULTILINE):
             assert f"{name[:-3].replace('/', '.')}:{shown}" in announced
-    assert announced.count("[onnxsparse.") == 3
+    assert announced.count("[onnxsparse.") == 4
 
 
 def test_installed_plugins_work_in_python(repository: Path, guide: str, site: Path) -> None:
@@ -99,7 +99,9 @@ def test_without_the_package_they_are_unknown(repository: Path) -> None:
     assert "kernel" not in python(repository, ["-m", "onnxsparse", "list", "patterns"])
 
 
-@pytest.mark.parametrize(("kind", "file"), [("patterns", "kernel"), ("scores", "relative"), ("targets", "npu")])
+@pytest.mark.parametrize(
+    ("kind", "file"), [("patterns", "kernel"), ("scores", "relative"), ("solvers", "shrunk"), ("targets", "npu")]
+)
 def test_in_the_tree_it_is_one_class(kind: str, file: str, repository: Path, guide: str, tmp_path: Path) -> None:
     (tmp_path / f"{file}.py").write_text(dict(FILE.findall(guide))[f"onnxsparse_extras/{file}.py"], encoding="utf-8")
     listed = python(repository, ["-c", IN_THE_TREE.format(kind=kind, file=file, folder=str(tmp_path))])

@@ -131,6 +131,7 @@ def make(kind: str, kwargs: Section) -> ResNet:
     width = kwargs.number("width", 1.0)
     if not 0 < width <= 8:
         kwargs.refuse("width", "a number above 0, up to 8", width)
+    zero = kwargs.flag("zero_init_residual", False)
     strides = [2 ** (layer + 1) for layer in out_layers]
     if kwargs.wholes("out_strides", strides) != strides:
         kwargs.refuse("out_strides", f"those of layers {out_layers}, {strides}", kwargs.values["out_strides"])
@@ -139,13 +140,15 @@ def make(kind: str, kwargs: Section) -> ResNet:
     if fill is not None:
         fill(net)
     if getattr(norm, "frozen", False):
-        _quiet(net)
+        _quiet(net, 0.25)  # normalization that nobody trained keeps no sum of blocks in size
+    elif zero:
+        _quiet(net, 0.0)
     return net
 
 
-def _quiet(net: ResNet) -> None:
-    """Frozen normalization that nobody trained keeps no sum of blocks in size: each adds little to its shortcut."""
+def _quiet(net: ResNet, share: float) -> None:
+    """Each block begins by adding only so much to its shortcut."""
     for block in net.modules():
         if isinstance(block, (BasicBlock, Bottleneck)):
             last = block.bn3 if isinstance(block, Bottleneck) else block.bn2
-            nn.init.constant_(last.weight, 0.25)
+            nn.init.constant_(last.weight, share)

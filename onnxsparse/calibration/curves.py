@@ -18,13 +18,15 @@ from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.moments import Moments, Samples, dense_moments
 from onnxsparse.calibration.sensitivity import PROBED, Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
-from onnxsparse.calibration.sweep import last, problem_of
-from onnxsparse.engines.random_projection import scales_of, targets_of
-from onnxsparse.graph.edit import FLOATS
+from onnxsparse.calibration.sweep import problem_of
+from onnxsparse.engines.light_model import LightModel
+from onnxsparse.engines.random_projection import float_targets, scales_of, targets_of
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import Part, goals, keep_shares
+from onnxsparse.solvers.choosing import Part, goals, groups_of, keep_shares
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+from onnxsparse.solvers.solver import last
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
 """The shares kept at the two ends of a curve, and how many points it has."""
@@ -49,7 +51,7 @@ def curves_of(
     found = dict[CalibratedLayer, Curve]()
     for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
         parts, shares = [one.part for one in layer.parts], shares_of(layer.shape[1])
-        errors = [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares))]
+        errors = [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares), groups_of(parts))]
         found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
     return [found[layer] for layer in layers]
 
@@ -64,8 +66,8 @@ def costs_of(
     """What each layer alone costs the outputs of the model, pruned as its rows say."""
     found = dict[CalibratedLayer, float]()
     for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
-        drops = [one.row.drop if one.row else 0 for one in layer.parts]
-        found[layer] = error(last(rounds(problem, goals([one.part for one in layer.parts], drops))))
+        parts, drops = [one.part for one in layer.parts], [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(last(rounds(problem, goals(parts, drops), groups_of(parts))))
     return [found[layer] for layer in layers]
 
 
@@ -79,7 +81,8 @@ def tried(
 ) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
     """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
     for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
-        found = rounds(problem, keep_shares([one.part for one in layer.parts], shares))
+        parts = [one.part for one in layer.parts]
+        found = rounds(problem, keep_shares(parts, shares), groups_of(parts))
         yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
 
 
@@ -168,8 +171,11 @@ def first_batches(sizes: Sequence[int]) -> int:
 
 def _targets(model: Model) -> list[str]:
     """Those of the projections that gradients are taken of."""
-    floats = any(value.type.tensor_type.elem_type in FLOATS for value in model.proto.graph.output)
-    return targets_of(model.proto if floats else model.copy_proto())
+    floats = float_targets(model.proto)
+    try:
+        return floats or targets_of(LightModel(model.copy_proto()))
+    except ModelError:  # whole numbers all the way: they move, too
+        return [value.name for value in model.proto.graph.output]
 
 
 def _size(parts: Sequence[Part]) -> int:

@@ -118,6 +118,7 @@ class Layers:
 
     layers: Sequence[CalibratedLayer]
     reasons: Mapping[str, str]
+    model: Model
 
 
 def layers_of(model: Model, plan: Plan, cut: Cut) -> Layers:
@@ -137,7 +138,7 @@ def layers_of(model: Model, plan: Plan, cut: Cut) -> Layers:
             reasons.update((row.name, layer) for row in rows)
         else:
             found.append(layer)
-    return Layers(sorted(found, key=lambda layer: layer.place), reasons)
+    return Layers(sorted(found, key=lambda layer: layer.place), reasons, model)
 
 
 @dataclass
@@ -170,8 +171,10 @@ class _Search:
 
     def obstacle(self, weight: Weight) -> str:
         """Why a planned weight has no layer; nothing where it may have one."""
-        if any(use.scope or self._known(use) is None for use in weight.uses):
-            return "it is read inside of a body or function, which calibration does not look into"
+        if any(use.scope for use in weight.uses):
+            return "it is read inside of the body of an If, Loop or Scan, which calibration does not look into"
+        if any(self._known(use) is None for use in weight.uses):
+            return "what its node gives is the same for all samples"
         if weight.tensor.kind not in FLOAT_KINDS and (weight.tensor.kind in PACKED_KINDS or not _one_view(weight)):
             return f"it is stored as {weight.tensor.kind}"
         if weight.twins:

@@ -64,7 +64,7 @@ class Floats(StoredNumbers):
 def in_kind(array: Array, kind: str) -> Array:
     """Numbers in the type that a tensor stores; those of bfloat16 as their bits, rounded to nearest, ties to even."""
     if kind != "bfloat16":
-        return np.ascontiguousarray(array.astype(kind))
+        return np.asarray(array, kind, order="C")
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return rounded

@@ -145,7 +145,7 @@ class Cut:
         if stored is not None and stored.data_type == TensorProto.BFLOAT16:
             raw = np.ascontiguousarray(array, np.uint16).tobytes()
             return TensorProto(name=name, data_type=TensorProto.BFLOAT16, dims=array.shape, raw_data=raw)
-        return numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return numpy_helper.from_array(np.asarray(array, order="C"), name)
 
 
 class Stream:

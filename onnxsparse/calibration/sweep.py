@@ -8,19 +8,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsparse.calibration.batch_norms import PairMoments, batch_norms, re_estimated
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.moments import Samples, dense_moments, swept_moments
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import goals
+from onnxsparse.scores import Obs, Score
 from onnxsparse.solvers.quadratic import Quadratic, mean_errors
-from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+from onnxsparse.solvers.rounds import Fitted, Layer
+from onnxsparse.solvers.solver import LeastSquares, Solver
 
 RIDGE = 1e-2
 """Of the mean of the diagonal of a layer's Gram matrix: how much the refit holds to the dense weights."""
@@ -40,6 +42,8 @@ class Swept:
     """The error of the same mask over the dense numbers."""
     fell_back: bool
     solved: tuple[str, ...]
+    done: str
+    """What was done to the kept numbers; nothing where they stay."""
 
 
 class Sweep:
@@ -52,9 +56,14 @@ class Sweep:
         samples: Samples,
         sensitivity: Sensitivity,
         store: Store,
+        solver: Solver | None = None,
+        score: Score | None = None,
     ) -> None:
+        self._solver, self._score = solver or LeastSquares(), score or Obs()
         self._samples, self._sensitivity = samples, sensitivity
         self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store)
+        tensors = {tensor.name: tensor for tensor, home in cut.model.flow.stores.homes.items() if not home.scope}
+        self._norms = list(batch_norms(cut, tensors))
         several = [layer for layer in layers if len(layer.places) > 1]
         self._later = dict(dense_moments(cut, several, samples, store, later=True)) if several else {}
 
@@ -65,18 +74,29 @@ class Sweep:
 
     def layer(self, layer: CalibratedLayer, drops: Sequence[int]) -> Swept:
         """Prune one layer by so many units of each of its weights, and refit it."""
+        self.normalise(layer.place)
         moments = swept_moments(layer, self._dense, self._pruned, self._samples)
         if layer in self._later:
             moments.merge(self._later.pop(layer))
         problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer))
-        fitted = last(rounds(problem, goals([one.part for one in layer.parts], drops)))
+        fitted = self._solver.solve(problem, [one.part for one in layer.parts], drops, self._score, False)
         choices = self._choices(problem, layer, fitted, moments.held() or problem.blocks)
         fell_back = bool(layer.held) or not choices[0].cost <= choices[1].cost
         self._pruned.replaced.update(choices[fell_back].numbers)
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
         whole = choices[2].cost or 1.0
-        solved = tuple(dict.fromkeys(one.name for one in problem.refits))
-        return Swept(layer, masks, choices[fell_back].cost / whole, choices[1].cost / whole, fell_back, solved)
+        costs, how = [one.cost / whole for one in choices], (fitted.solved, self._solver.does)
+        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how)
+
+    def normalise(self, place: int | None = None) -> None:
+        """Re-estimate the statistics of the normalisations before a node that are not done, or of all that are left."""
+        while self._norms and (place is None or self._norms[0].place < place):
+            norm, found = self._norms.pop(0), [PairMoments(), PairMoments()]
+            values = zip(self._dense.values([norm.value]), self._pruned.values([norm.value]))
+            for batch, (dense, pruned) in enumerate(values):
+                found[self._samples.is_held(batch)].add(dense[norm.value], pruned[norm.value])
+            judge = found[1] if found[1].count else found[0]
+            self._pruned.replaced.update(re_estimated(norm, found[0], judge, self._pruned.replaced))
 
     def _choices(
         self, problem: Layer, layer: CalibratedLayer, fitted: Fitted, judged: Sequence[Quadratic]
@@ -84,7 +104,7 @@ class Sweep:
         """Refitted, only pruned, and all zero: their costs as the file would store them."""
         plain, still, none = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense)), fitted.rows * 0.0
         found = []
-        for rows, bias in ((fitted.rows, problem.bias(fitted.rows)), (plain, still), (none, problem.bias(none))):
+        for rows, bias in ((fitted.rows, fitted.bias), (plain, still), (none, problem.bias(none))):
             numbers = layer.numbers(rows, bias, self._pruned.replaced)
             found.append(_Choice(numbers, _cost(problem, judged, layer.matrix(numbers), bias)))
         return found
@@ -102,12 +122,6 @@ def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array)
     return float(problem.sensitivity @ mean_errors(blocks, rows, bias))
 
 
-def last(found: Iterable[Fitted]) -> Fitted:
-    """The end of the rounds."""
-    *_, end = found
-    return end
-
-
 def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None) -> Layer:
     """A layer as numbers; without a sensitivity every output counts by what it varies."""
     if sensitivity is None:
@@ -118,4 +132,4 @@ def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity:
     return Layer(layer.matrix(), blocks, sensitivity, RIDGE)
 
 
-__all__ = ["Sweep", "Swept", "last", "problem_of"]
+__all__ = ["Sweep", "Swept", "problem_of"]

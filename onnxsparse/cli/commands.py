@@ -17,7 +17,7 @@ from onnxsparse.errors import OptionError, nearest
 
 KINDS = (
     "patterns", "scores", "allocations", "targets", "schedules", "sparsers", "losses", "optimizers", "rates", "metrics",
-    "modifiers", "observers",
+    "modifiers", "observers", "solvers",
 )  # fmt: skip
 WRITES = ("plan", "permute", "prune", "mask", "fold", "quantize")
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -109,10 +109,12 @@ def _taken(field: Any) -> list[TensorProto]:
     return taken
 
 
-def link_or_copy(path: str, folder: str) -> None:
-    """Have a file in another folder, too, where that can be without its bytes being written again."""
+@contextmanager
+def lent(path: str, folder: str) -> Iterator[None]:
+    """Meanwhile a file is in another folder. It is moved: a second link to weights is refused by onnx, as an attack."""
     target = os.path.join(folder, os.path.basename(path))
+    shutil.move(path, target)
     try:
-        os.link(path, target)
-    except OSError:
-        shutil.copyfile(path, target)
+        yield
+    finally:
+        shutil.move(target, path)

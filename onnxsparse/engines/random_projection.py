@@ -171,12 +171,14 @@ class _Spread:
 
 def targets_of(model: LightModel) -> list[str]:
     """The float outputs, those that are squashed before they are; or the floats that whole numbers come from."""
-    proto = model.proto
+    return float_targets(model.proto) or _floats_before(model, [value.name for value in model.proto.graph.output])
+
+
+def float_targets(proto: ModelProto) -> list[str]:
+    """The float outputs, those that are squashed before they are; none where a model gives whole numbers alone."""
     kinds = {value.name: value.type.tensor_type.elem_type for value in proto.graph.output}
     floats = [name for name, kind in kinds.items() if kind in FLOATS]
     moving = {value.name for value in proto.graph.input} - {one.name for one in proto.graph.initializer}
-    if not floats:
-        return _floats_before(model, list(kinds))
     taps: dict[str, list[str]] = {name: [] for name in floats}
     for one in stated(proto):
         if one.kind == "tap" and one.stated and one.original in taps:

@@ -17,14 +17,15 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
-from onnxsparse import progress
+from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.curves import costs_of, curves_of, tried
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
+from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
@@ -41,6 +42,8 @@ from onnxsparse.options import Path
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
+from onnxsparse.scores import Score
+from onnxsparse.solvers import Solver
 
 SENSITIVITY = "sensitivity"
 GRADIENTS, MEASURED = "gradients", "measured"
@@ -69,7 +72,8 @@ class Numbered(NamedTuple):
     numbers: Mapping[str, Array]
 
 
-SCORES, SOLVERS = ("obs", "wanda", "ria"), ("least-squares", "obs", "bias", "zero")
+SCORES = ("obs", "wanda", "ria")
+"""Those that say nothing without samples."""
 HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
 ENGINES = ("auto", "ort", "torch")
 
@@ -94,7 +98,6 @@ class Asked:
 
     def __post_init__(self) -> None:
         words = {
-            "solver": (self.solver, SOLVERS),
             "sensitivity": (self.sensitivity, HOWS),
             "budget": (self.budget, BUDGETS),
             "engine": (self.engine, ENGINES),
@@ -106,13 +109,13 @@ class Asked:
         for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
+        solvers.parse(self.solver)
+        scores.parse(self.score)
         self._demand_there()
 
     def _demand_there(self) -> None:
         """What calibration cannot do yet is refused, never passed over."""
         missing = {
-            f"--score {self.score}": self.score != "obs",
-            f"--solver {self.solver}": self.solver != "least-squares",
             "--add-bias": self.add_bias,
             "--workers": self.workers not in (None, 1),
             "--checkpoint": self.checkpoint is not None or self.resume,
@@ -138,9 +141,10 @@ def calibrating(
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
     with named_states(model):
         by_gradients = asked.sensitivity == GRADIENTS
-        find = partial(_by_gradients, model, asked, axes) if by_gradients else nothing_known
+        find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
         whole = model.copy_proto() if by_gradients and not axes.states else None
-        yield Calibration(model, plan, batches_of(feeds, whole), find, folder)
+        solver, score = solvers.parse(asked.solver), scores.parse(asked.score)
+        yield Calibration(model, plan, batches_of(feeds, whole), find, folder, solver, score)
 
 
 def demand_runtime() -> None:
@@ -180,10 +184,10 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     return Samples(found, sizes, held, tuple(feeds.data.notes))
 
 
-def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
+def _by_gradients(asked: Asked, axes: SampleAxes, batches: Samples, layers: Layers) -> Sensitivity:
     names = [one.result for layer in layers.layers for one in layer.reductions if one.result]
     found = output_gradients(
-        model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
+        layers.model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
     )
     known = sensitivity_of(layers.layers, found, batches.sizes, DRAWS)
     return replace(known, unreached=found.unreached, engine=found.engine, notes=tuple(found.notes))
@@ -192,14 +196,19 @@ def _by_gradients(model: Model, asked: Asked, axes: SampleAxes, batches: Samples
 @contextmanager
 def named_states(model: Model) -> Iterator[None]:
     """While it lasts the hidden states of all steps have a name in recurrent nodes that give their last ones alone."""
-    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
-    for number, node in enumerate(nodes):
-        node.output[0] = f"onnxsparse states {number}"
+    nodes = _name_states(model)
     try:
         yield
     finally:
         for node in nodes:
             node.output[0] = ""
+
+
+def _name_states(model: Model) -> list[NodeProto]:
+    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT and not node.output[0]]
+    for number, node in enumerate(nodes):
+        node.output[0] = f"onnxsparse states {number}"
+    return nodes
 
 
 class Calibration:
@@ -212,11 +221,23 @@ class Calibration:
         samples: Samples,
         find: Callable[[Samples, Layers], Sensitivity],
         folder: str | None = None,
+        solver: Solver | None = None,
+        score: Score | None = None,
     ) -> None:
-        self.model, self.plan, self.samples, self._folder = model, plan, samples, folder
-        self.cut = Cut(model)
-        self.found: Layers = layers_of(model, plan, self.cut)
+        self._file, self._inlined, self.samples, self._folder = plan, without_functions(model, plan), samples, folder
+        self._solver, self._score = solver, score
+        self.file, self.model, self.plan = model, model, plan
+        if self._inlined is not None:
+            self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
+            _name_states(self.model)
+        self.cut = Cut(self.model)
+        self.found: Layers = layers_of(self.model, self.plan, self.cut)
         self._find = find
+
+    @property
+    def asked_plan(self) -> Plan:
+        """The plan of the file, as it came."""
+        return self._file
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
@@ -230,32 +251,53 @@ class Calibration:
 
     def leveled(self, asked: Asked, plan: Plan | None = None) -> Plan:
         """A plan with the levels that are asked for: those of its allocation, or those that cost the least."""
-        plan = self.plan if plan is None else plan
-        sparsity = plan.rule.sparsity
+        plan = self._file if plan is None else plan
+        sparsity, bare = plan.rule.sparsity, self._inlined
         if sparsity is None or not by_curves(plan, asked):
             return plan
-        return shared_out(self.model, plan, self.found.layers, self.curves, sparsity, asked.budget)
+        own = plan if bare is None else bare.plan(plan)
+        made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
+        return made if bare is None else bare.rows(plan, made)
 
-    def costs(self) -> dict[str, float]:
-        """What each layer alone costs the outputs, pruned as the plan says, by the name of its node."""
+    def weights(self, layer: CalibratedLayer) -> list[str]:
+        """The weights of a layer that are pruned, by their names in the file."""
+        names = {} if self._inlined is None else self._inlined.names(self._file)
+        return [names.get(one.weight.name, one.weight.name) for one in layer.parts if one.row]
+
+    def costs(self) -> list[tuple[CalibratedLayer, float]]:
+        """What each layer alone costs the outputs, pruned as the plan says."""
         layers, store = self.found.layers, Store(self._folder)
-        return dict(zip(
-            (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
-        ))  # fmt: skip
+        return list(zip(layers, costs_of(self.cut, layers, self.samples, self.sensitivity, store)))
 
     def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
-        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        """Each layer alone at falling shares kept, refitted: new numbers by the tags of the file."""
         given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
         for layer, found in tried(*given):
-            yield layer, [Numbered(*self._by_tag(numbers)) for numbers in found]
+            yield layer, [self._numbered(numbers) for numbers in found]
+
+    def _numbered(self, numbers: Mapping[str, Array]) -> Numbered:
+        made, bare = Numbered(*self._by_tag(numbers)), self._inlined
+        return made if bare is None else Numbered(bare.tags, bare.numbers(made.numbers, made.tags))
 
     def planned(self, plan: Plan) -> Plan:
         """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""
-        return replace(plan, rows=tuple(self._row(row, None) for row in plan.rows))
+        own = plan if self._inlined is None else self._inlined.plan(plan)
+        made = replace(own, rows=tuple(self._row(row, None) for row in own.rows))
+        return made if self._inlined is None else self._inlined.rows(plan, made)
 
     def swept(self, plan: Plan) -> Calibrated:
         """Masks and numbers for a plan."""
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
+        if self._inlined is None:
+            return self._swept(plan)
+        bare = self._inlined
+        found = self._swept(bare.plan(plan))
+        numbers, names = bare.numbers(found.numbers, found.tags), bare.names(plan)
+        swept = {names[name]: one for name, one in found.swept.items()}
+        return replace(found, plan=bare.rows(plan, found.plan), numbers=numbers, tags=bare.tags, swept=swept)
+
+    def _swept(self, plan: Plan) -> Calibrated:
+        store = Store(self._folder)
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         for number, layer in enumerate(self.found.layers):
             if not any(rows[one.weight.name].pattern for one in layer.parts):
@@ -264,6 +306,7 @@ class Calibration:
             swept = sweep.layer(layer, drops)
             done.update({one.weight.name: swept for one in layer.parts if one.row})
             progress.advance("calibrate", number + 1, len(self.found.layers))
+        sweep.normalise()
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
         return Calibrated(made, numbers, tags, notes=tuple(self.sensitivity.notes), swept=done)
@@ -301,7 +344,9 @@ def _said(swept: Swept) -> str:
         return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
         return f"a refit did harm on samples held out, so its numbers stay; error {swept.error:.2%} of its outputs"
-    return f"refitted: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    if swept.done:
+        return f"{swept.done}: error {swept.error:.2%} of its outputs, {swept.unfitted:.2%} without"
+    return f"error {swept.error:.2%} of its outputs"
 
 
 __all__ = ["Asked", "Calibrated", "Calibration", "batches_of", "calibrated"]

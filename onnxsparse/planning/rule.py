@@ -13,7 +13,7 @@ from onnxsparse.errors import OptionError, nearest
 from onnxsparse.options import Names, SparsityOptions
 from onnxsparse.patterns import Pattern
 from onnxsparse.planning.names import NameFilter
-from onnxsparse.scores import Score
+from onnxsparse.scores import Score, demand_samples
 from onnxsparse.targets import Target
 
 WORDS = {
@@ -84,7 +84,8 @@ class Rule:
         return self.demand_score(self.pattern)
 
     def demand_score(self, pattern: Pattern) -> Rule:
-        """Refuse a score that says nothing about the units of a pattern."""
+        """Refuse a score that says nothing about the units of a pattern, or nothing without samples."""
+        demand_samples(self.score)
         if not self.score.supports(pattern.name):
             known = " and ".join(self.score.patterns_supported)
             raise OptionError(f"score {self.score.name} is for pattern {known}, not for {pattern.text}")

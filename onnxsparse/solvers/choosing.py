@@ -7,7 +7,7 @@ layer may have several weights side by side in K, as the input and hidden weight
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from onnxsparse.math import rank
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.patterns import Pattern
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.cells import CellPattern, Tile
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.pattern import Shape4
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
@@ -62,8 +63,30 @@ class Part:
         return np.ascontiguousarray(axes.transpose(0, 1, 3, 2)).reshape(group * out, taps * inputs)
 
     def keep(self, importance: Array, pattern: Pattern, drop: int) -> Array:
-        values = Values(np.ascontiguousarray(self.as_axes(importance)), Reading("float32"))
+        values = Values(np.ascontiguousarray(self.as_axes(importance)), Reading("float64"))
         return self.as_rows(pattern.select(values, Given(), drop))
+
+    def together(self) -> Array:
+        """Its columns, by number of the set that goes together in a row: the inputs and taps of a block."""
+        _, _, inputs, taps = self.shape4
+        pattern, places = self.pattern, np.arange(taps * inputs).reshape(taps, inputs)
+        if not isinstance(pattern, CellPattern) or isinstance(pattern, NOfM):
+            return places.reshape(-1)
+        _, _, wide, deep = pattern.cell(self.shape4)
+        tap, place = np.divmod(places, inputs)
+        found: Array = tap // deep * inputs + place // wide
+        ragged = (place >= inputs // wide * wide) & (not isinstance(pattern, Tile))
+        return np.where(ragged, places + inputs * taps, found).reshape(-1)
+
+
+def groups_of(parts: Sequence[Part]) -> Array | None:
+    """The columns of a layer by number of the set that goes together; None where each goes by itself."""
+    found, start = np.arange(max((part.columns.stop for part in parts), default=0)), 0
+    for part in parts:
+        own = part.together()
+        found[part.columns] = start + own
+        start += int(own.max(initial=0)) + 1
+    return found if len(np.unique(found)) < len(found) else None
 
 
 Stage = tuple[Pattern, int]
@@ -94,9 +117,9 @@ def goals(parts: Sequence[Part], drops: Sequence[int], count: int = ROUNDS, join
 def _stages(part: Part, drop: int, count: int, large: bool) -> list[Stage | None]:
     if part.pattern is None:
         return [None]
-    if isinstance(part.pattern, NM):
+    if isinstance(part.pattern, NOfM):
         n, m = part.pattern.n, part.pattern.m
-        return [(NM(kept, m), 0) for kept in _between(n, m, 1 if large else count)]
+        return [(replace(part.pattern, n=kept), 0) for kept in _between(n, m, 1 if large else count)]
     units = part.pattern.units(part.shape4)
     kept = max(1 - drop / units if units else 1.0, 0.5 / max(units, 1))
     shares = [kept ** (step / count) for step in range(1, count)]
@@ -130,4 +153,4 @@ def _choose(parts: Sequence[Part], stages: Sequence[Stage | None], joint: bool) 
     return choose
 
 
-__all__ = ["Given", "Part", "goals", "keep_shares"]
+__all__ = ["Given", "Part", "goals", "groups_of", "keep_shares"]

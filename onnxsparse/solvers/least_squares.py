@@ -1,23 +1,23 @@
 """Least squares over the weights that are kept, for all rows of a block, and what the next removal of each would cost.
 
 With the Gram matrix G, the products c with what is wanted, the dense weights v and a ridge r towards them, H = G + r I
-and b = c + r v, the kept weights K of a row, and what it costs to take one more, i, away and refit (Optimal Brain
-Surgeon, Hassibi and Stork), are
+and b = c + r v, the kept weights K of a row, and what it costs to take more of them, R, away and refit (Optimal Brain
+Surgeon, Hassibi and Stork), are with P = H_KK^-1
 
-    w_K = H_KK^-1 b_K        w_i^2 / [H_KK^-1]_ii
+    w_K = P b_K        w_R (P_RR)^-1 w_R, of a single weight w_i^2 / P_ii
 
 1. `Exact` has a factor for each row; rows with the same mask are done together. Where few weights R are gone it comes
-   from the inverse of all, which the rows share: H_KK^-1 = [H^-1]_KK - [H^-1]_KR ([H^-1]_RR)^-1 [H^-1]_RK.
-2. `Shared` is for large layers: the costs are those of the first inverse, which all rows share, and the weights come
-   from conjugate gradients on all rows at once, each in the space of its own mask. What it multiplies is rounded to
-   float32 where that is faster; sums of residuals are in float64.
+   from the inverse of all, which the rows share: P = [H^-1]_KK - [H^-1]_KR ([H^-1]_RR)^-1 [H^-1]_RK.
+2. `Shared` is for large layers: the costs are those of the inverse of all, and the weights come from conjugate
+   gradients on all rows at once, each in the space of its own mask. What it multiplies is rounded to float32 where
+   that is faster; sums of residuals are in float64.
 3. Which of the two is taken depends on the shape alone: see `solver_of`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -32,14 +32,17 @@ STEPS, CLOSE = 40, 1e-4
 LEAF = 48
 """Triangular matrices up to this size are inverted as they are."""
 
+Corners = Callable[[Array], Array]
+"""From columns (sets, size) to the entries of P between those of each set."""
+
 
 class Refit(ABC):
-    """Weights of one block under a mask, starting dense."""
+    """Weights of one block under a mask, starting dense. Columns of one number in `groups` are removed together."""
 
     name: str
 
-    def __init__(self, block: Quadratic, dense: Array, ridge: float) -> None:
-        self.block, self.dense, self.ridge = block, dense, block.ridge(ridge)
+    def __init__(self, block: Quadratic, dense: Array, ridge: float, groups: Array | None = None) -> None:
+        self.block, self.dense, self.ridge, self.groups = block, dense, block.ridge(ridge), groups
         self.damped = block.gram + self.ridge * np.eye(len(block.gram))
         self.wanted = block.cross.T + self.ridge * dense
 
@@ -59,12 +62,12 @@ class Refit(ABC):
         return squares(self.factor)
 
     def start(self) -> tuple[Array, Array]:
-        """All weights refitted, and the diagonal of the inverse for each."""
-        return self.full, np.broadcast_to(self.diagonal, self.full.shape)
+        """All weights refitted, and what each would cost; those that go together share the cost evenly."""
+        return self.full, costs(self.full, self.diagonal, self.groups, _corners(self.factor))
 
     @abstractmethod
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
-        """The rows under a mask, and the diagonals of the inverses where `more` is to go.
+        """The rows under a mask, and what each of the kept weights would cost where `more` is to go.
 
         `rows` are those under the mask before.
         """
@@ -99,6 +102,37 @@ def squares(factor: Array) -> Array:
     return found
 
 
+def _corners(factor: Array) -> Corners:
+    """Entries of F^T F."""
+
+    def corners(columns: Array) -> Array:
+        sides = factor[:, columns].transpose(1, 0, 2)
+        found: Array = np.matmul(sides.transpose(0, 2, 1), sides)
+        return found
+
+    return corners
+
+
+def costs(rows: Array, diagonal: Array, groups: Array | None, corners: Corners) -> Array:
+    """What the removal of each weight costs, or of each set of weights in a row, shared out evenly among them."""
+    if groups is None:
+        return np.square(rows) / diagonal
+    found = np.empty_like(rows)
+    for columns in _sets(groups):
+        inside = rows[:, columns]
+        against = np.linalg.solve(corners(columns), inside.transpose(1, 2, 0)).transpose(2, 0, 1)
+        found[:, columns] = (inside * against).mean(axis=2, keepdims=True)
+    return np.maximum(found, 0.0)
+
+
+def _sets(groups: Array) -> Iterator[Array]:
+    """The columns of each group, those of one size together as (groups, size)."""
+    _, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(place, kind="stable")
+    for size in np.unique(sizes):
+        yield order[sizes[place[order]] == size].reshape(-1, size)
+
+
 def _square(matrix: Array, places: Array) -> Array:
     """Some rows and columns, twice as fast as by np.ix_."""
     return matrix.take(places, 0).take(places, 1)
@@ -113,32 +147,38 @@ class Exact(Refit):
         return found
 
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
-        found, diagonals = np.zeros_like(self.dense), np.ones_like(self.dense)
+        found, cost = np.zeros_like(self.dense), np.zeros_like(self.dense)
         for same in _alike(mask):
             kept, gone = np.flatnonzero(mask[same[0]]), np.flatnonzero(~mask[same[0]])
             if len(kept):
                 few = len(gone) < len(kept)
-                own, diagonal = (self._without if few else self._among)(same, kept, gone, more)
-                found[np.ix_(same, kept)], diagonals[np.ix_(same, kept)] = own, diagonal
-        return found, diagonals
+                own, paid = (self._without if few else self._among)(same, kept, gone, more)
+                found[np.ix_(same, kept)], cost[np.ix_(same, kept)] = own, paid
+        return found, cost
 
     def _among(self, same: Array, kept: Array, gone: Array, more: bool) -> tuple[Array, Array | float]:
         """From the matrix of those that are kept."""
         part, wanted = _square(self.damped, kept), self.wanted[np.ix_(same, kept)]
         if not more:
-            return np.linalg.solve(part, wanted.T).T, 1.0
+            return np.linalg.solve(part, wanted.T).T, 0.0
         factor = inverse_factor(part)
-        return solved(factor, wanted), squares(factor)
+        rows = solved(factor, wanted)
+        return rows, costs(rows, squares(factor), self._groups(kept), _corners(factor))
 
     def _without(self, same: Array, kept: Array, gone: Array, more: bool) -> tuple[Array, Array | float]:
         """From the inverse of all."""
         part, beside = _square(self.inverse, gone), self.inverse.take(gone, 0).take(kept, 1)
         full = self.full[same]
         if not more:
-            return full[:, kept] - np.linalg.solve(part, full[:, gone].T).T @ beside, 1.0
+            return full[:, kept] - np.linalg.solve(part, full[:, gone].T).T @ beside, 0.0
         factor = inverse_factor(part)
         beside = factor @ beside
-        return full[:, kept] - (full[:, gone] @ factor.T) @ beside, self.diagonal[kept] - squares(beside)
+        rows, diagonal = full[:, kept] - (full[:, gone] @ factor.T) @ beside, self.diagonal[kept] - squares(beside)
+        whole, less = _corners(self.factor), _corners(beside)
+        return rows, costs(rows, diagonal, self._groups(kept), lambda one: whole(kept[one]) - less(one))
+
+    def _groups(self, kept: Array) -> Array | None:
+        return None if self.groups is None else self.groups[kept]
 
 
 def _alike(mask: Array) -> Iterator[Array]:
@@ -152,32 +192,33 @@ def _alike(mask: Array) -> Iterator[Array]:
 class Shared(Refit):
     name = "shared"
 
-    def __init__(self, block: Quadratic, dense: Array, ridge: float) -> None:
-        super().__init__(block, dense, ridge)
-        self._narrow = self.damped.astype(np.float32)
-
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
-        found = np.where(mask, rows, 0.0)
+        found = self.descended(mask, rows)
+        return found, costs(found, self.diagonal, self.groups, _corners(self.factor)) if more else np.zeros_like(found)
+
+    def descended(self, mask: Array, rows: Array) -> Array:
+        """Conjugate gradients under a mask, from some rows on."""
+        found, narrow = np.where(mask, rows, 0.0), self.damped.astype(np.float32)
         residual = np.where(mask, self.wanted - found @ self.damped, 0.0)
         first = np.einsum("ok,ok->o", self.wanted, self.wanted)
         way, size = residual.copy(), np.einsum("ok,ok->o", residual, residual)
         for _ in range(STEPS):
             if not (size > CLOSE**2 * first).any():
                 break
-            product = np.where(mask, (way.astype(np.float32) @ self._narrow).astype(np.float64), 0.0)
+            product = np.where(mask, (way.astype(np.float32) @ narrow).astype(np.float64), 0.0)
             curvature = np.einsum("ok,ok->o", way, product)
             step = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0)
             found += step[:, None] * way
             residual -= step[:, None] * product
             before, size = size, np.einsum("ok,ok->o", residual, residual)
             way = residual + np.divide(size, before, out=np.zeros_like(size), where=before > 0)[:, None] * way
-        return found, np.broadcast_to(self.diagonal, found.shape)
+        return found
 
 
-def solver_of(block: Quadratic, dense: Array, ridge: float) -> Refit:
+def solver_of(block: Quadratic, dense: Array, ridge: float, groups: Array | None = None) -> Refit:
     """Rows alone where that is affordable, by a rule of shapes."""
     rows, size = dense.shape
-    return (Exact if rows * float(size) ** 3 <= EXACT else Shared)(block, dense, ridge)
+    return (Exact if rows * float(size) ** 3 <= EXACT else Shared)(block, dense, ridge, groups)
 
 
-__all__ = ["Exact", "Refit", "Shared", "solver_of"]
+__all__ = ["Exact", "Refit", "Shared", "inverse_factor", "solved", "solver_of"]

@@ -1,7 +1,8 @@
 """Masks and weights of a layer in alternating rounds: remove what costs least, refit what is kept, and again.
 
 1. The cost of a weight is S_o * w^2 / [H^-1]_ii: what its removal does to its output, times how much that output
-   matters (`sensitivity`), so that the scale of an output row decides nothing.
+   matters (`sensitivity`), so that the scale of an output row decides nothing. Weights of a row that can only go
+   together (a block, a filter, the taps of a channel) have the cost of their removal together.
 2. Every round goes further: geometrically in what is kept, or through N:M with a larger N.
 3. What is gone stays gone. A weight that is zero already goes before any other.
 What it does not do: decide how much goes.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -31,11 +31,19 @@ class Layer:
     blocks: Sequence[Quadratic]
     sensitivity: Array  # (rows,)
     ridge: float = 1e-2
-    solve: Callable[[Quadratic, Array, float], Refit] = solver_of
+    solve: Callable[[Quadratic, Array, float, Array | None], Refit] = solver_of
 
-    @cached_property
-    def refits(self) -> list[Refit]:
-        return [self.solve(block, self.dense[block.outputs], self.ridge) for block in self.blocks]
+    def refits(self, groups: Array | None = None) -> list[Refit]:
+        """Of each block; columns of one number in `groups` go together."""
+        return [self.solve(block, self.dense[block.outputs], self.ridge, groups) for block in self.blocks]
+
+    @property
+    def norms(self) -> Array:
+        """The root of the mean square of the input of each weight."""
+        found = np.zeros_like(self.dense)
+        for block in self.blocks:
+            found[block.outputs] += np.sqrt(np.maximum(np.diagonal(block.gram) + np.square(block.mean_x), 0.0))
+        return found
 
     def bias(self, rows: Array) -> Array:
         """The best bias of every row."""
@@ -51,38 +59,47 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A mask of a layer and the weights under it."""
+    """A mask of a layer, the weights under it, and what is added to the bias of each row."""
 
     mask: Array
     rows: Array
+    bias: Array
+    solved: tuple[str, ...] = ()
+    """By which kinds of least squares."""
 
 
-def rounds(layer: Layer, goals: Sequence[Choose]) -> Iterator[Fitted]:
+def rounds(layer: Layer, goals: Sequence[Choose], groups: Array | None = None) -> Iterator[Fitted]:
     """The layer after each goal."""
-    rows, diagonals = _joined(layer, [(refit.block, refit.start()) for refit in layer.refits])
-    mask: Array = np.ones(layer.dense.shape, bool)
+    refits = layer.refits(groups)
+    rows, costs = joined(layer, [(refit.block, refit.start()) for refit in refits])
+    mask, solved = np.ones(layer.dense.shape, bool), kinds(refits)
     for place, choose in enumerate(goals):
-        mask = choose(importance(layer, rows, diagonals, mask)) & mask
+        mask = choose(importance(layer, costs, mask)) & mask
         more = place + 1 < len(goals)
-        done = [(one.block, one.under(mask[one.block.outputs], rows[one.block.outputs], more)) for one in layer.refits]
-        rows, diagonals = _joined(layer, done)
-        yield Fitted(mask, rows)
+        done = [(one.block, one.under(mask[one.block.outputs], rows[one.block.outputs], more)) for one in refits]
+        rows, costs = joined(layer, done)
+        yield Fitted(mask, rows, layer.bias(rows), solved)
 
 
-def importance(layer: Layer, rows: Array, diagonals: Array, mask: Array) -> Array:
-    """What the removal of each weight costs, as float32 with a largest of 1; nothing where it is gone."""
-    cost = layer.sensitivity[:, None] * np.square(rows) / diagonals
+def importance(layer: Layer, costs: Array, mask: Array) -> Array:
+    """Costs of rows as those of the layer, with a largest of 1; nothing where a weight is gone."""
+    cost = layer.sensitivity[:, None] * costs
     largest = float(cost.max(initial=0.0))
-    scaled = np.sqrt(cost / largest) if largest > 0 else cost  # the root, for the range of float32
-    tiny = np.finfo(np.float32).tiny
-    return np.where(mask, np.maximum(scaled, tiny * (layer.dense != 0)), 0.0).astype(np.float32)
+    scaled = cost / largest if largest > 0 else cost
+    return np.where(mask, np.maximum(scaled, np.finfo(np.float64).tiny * (layer.dense != 0)), 0.0)
 
 
-def _joined(layer: Layer, parts: Sequence[tuple[Quadratic, tuple[Array, Array]]]) -> tuple[Array, Array]:
-    rows, diagonals = np.zeros_like(layer.dense), np.ones_like(layer.dense)
-    for block, (own, diagonal) in parts:
-        rows[block.outputs], diagonals[block.outputs] = own, diagonal
-    return rows, diagonals
+def joined(layer: Layer, parts: Sequence[tuple[Quadratic, tuple[Array, Array]]]) -> tuple[Array, Array]:
+    """Rows and costs of the layer, of those of its blocks."""
+    rows, costs = np.zeros_like(layer.dense), np.zeros_like(layer.dense)
+    for block, (own, paid) in parts:
+        rows[block.outputs], costs[block.outputs] = own, paid
+    return rows, costs
 
 
-__all__ = ["Choose", "Fitted", "Layer", "importance", "rounds"]
+def kinds(refits: Sequence[Refit]) -> tuple[str, ...]:
+    """The names of the kinds of least squares, each once."""
+    return tuple(dict.fromkeys(one.name for one in refits))
+
+
+__all__ = ["Choose", "Fitted", "Layer", "importance", "joined", "kinds", "rounds"]

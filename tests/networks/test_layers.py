@@ -88,6 +88,17 @@ def test_frozen_normalization_is_a_leaf_where_its_class_is_named() -> None:
     assert "layer1.0.bn2" in called
 
 
+@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
+def test_blocks_may_begin_as_their_shortcuts(kind: str) -> None:
+    made, frozen = (backbone(kind, norm=norm, zero_init_residual=True) for norm in ("solo_bn", "freeze_bn"))
+    block, x = made.layer2[1], torch.rand(2, made.out_planes[0], 4, 4)
+    assert torch.equal(block(x), x)
+    block(x).sum().backward()
+    last = (block.bn3 if kind == "resnet50" else block.bn2).weight
+    assert bool(last.grad.any()), "and what is beside the shortcut learns"
+    assert not torch.equal(frozen.layer2[1](x), x), "frozen, it would be nothing for ever"
+
+
 @pytest.mark.parametrize("norm", ["freeze_bn", "msbench_freeze_bn"])
 def test_both_names_of_frozen_normalization_mean_the_same(norm: str) -> None:
     assert type(Normalize(Section("normalize", {"type": norm}))(4)) is FrozenBatchNorm2d

@@ -1,7 +1,7 @@
 """Detectors held to their bars: RetinaNet and Faster R-CNN on scenes, trained, made sparse, exported, measured.
 
     python tools/bench/bench_detection.py run --scenes FASHION_MNIST --folder FOLDER --results FILE
-                                          [--networks TEXT ...] [--seeds 0 1 2]
+                                          [--networks TEXT ...] [--skip TEXT ...] [--seeds 0 1 2]
     python tools/bench/bench_detection.py table --results FILE [--seeds 0 1 2]
 
 `run` trains what the small configurations of models/configs say with `tools/train_sparse.py`: the float network; the
@@ -55,10 +55,11 @@ class Network:
 
 
 FASTER = "faster_rcnn/faster_rcnn_r50_fpn"
+R18 = ("net.0.type=resnet18", "net.0.kwargs.zero_init_residual=false")
 NETWORKS = (
     Network("RetinaNet-R18", "retinanet/retinanet-r18-improve", "", 2500, (), 0.66, (0.02, 0.03), (12, 4)),
     Network(
-        "Faster R-CNN R18-FPN", FASTER, "_1x", 1500, ("net.0.type=resnet18",), 0.70, (0.03, 0.035), (11, 4)
+        "Faster R-CNN R18-FPN", FASTER, "_1x", 1500, R18, 0.70, (0.03, 0.035), (11, 4)
     ),
     Network("Faster R-CNN R50-FPN", FASTER, "_1x", 600, (), 0.60, (0.03, 0.04), (7, 3), True),
 )  # fmt: skip
@@ -181,7 +182,7 @@ def run(given: argparse.Namespace) -> None:
         for network in (replace(one, steps=given.steps or one.steps) for one in NETWORKS):
             if not any(text in network.name for text in given.networks):
                 continue
-            for row in ORDER:
+            for row in (one for one in ORDER if not any(text in one for text in given.skip)):
                 if (network.name, seed, row) not in book.results:
                     book.add(network.name, seed, row, result(Case(network, seed, folder), row))
 
@@ -313,6 +314,7 @@ def main() -> int:
             one.add_argument("--scenes", type=Path, required=True, help="the folder of Fashion-MNIST's idx files")
             one.add_argument("--folder", type=Path, required=True, help="for scenes, checkpoints and exported files")
             one.add_argument("--networks", nargs="+", default=[""], help="those whose name contains this")
+            one.add_argument("--skip", nargs="+", default=[], help="rows whose name contains this")
     given = parser.parse_args()
     if given.command == "run":
         run(given)

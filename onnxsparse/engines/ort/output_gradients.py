@@ -17,7 +17,7 @@ import numpy as np
 from onnx import ModelProto
 from onnx.helper import make_tensor_value_info
 
-from onnxsparse.engines.light_model import LightModel, link_or_copy
+from onnxsparse.engines.light_model import LightModel, lent
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import manifest
 from onnxsparse.engines.ort.differentiation import GRADIENTS, GradientSession
@@ -128,16 +128,16 @@ class _Graph:
                 "places": {name: vars(one) for name, one in model.places.items()},
             }
             write_job(folder, job, _of_sizes(model.proto, feeds[0]), samples)
-            link_or_copy(model.data, folder)
-            status = run_worker(folder, "differentiation", os.path.abspath(folder))
-            made = manifest(folder)
-            if status or made is None:
-                raise failure(folder, status)
-            self._run = (
-                GradientSession(os.path.join(folder, GRADIENTS), made["gradients"], made["projection"])
-                if made["gradients"]
-                else None
-            )
+            with lent(model.data, folder):
+                status = run_worker(folder, "differentiation", os.path.abspath(folder))
+                made = manifest(folder)
+                if status or made is None:
+                    raise failure(folder, status)
+                self._run = (
+                    GradientSession(os.path.join(folder, GRADIENTS), made["gradients"], made["projection"])
+                    if made["gradients"]
+                    else None
+                )
         self.unreached: dict[str, str] = made["unreached"]
         self._kinds = {name: (kind, shape) for name, kind, shape in made["inputs"]}
         self._factors: dict[str, str] = made["factors"]

@@ -1137,7 +1137,8 @@ class FinetuneOptions(
     allocation: str | None = like(
         SparsityOptions,
         "allocation",
-        meaning="how the share is spread over the weights: `erk` where it can be (default here), `uniform` or `global`",
+        meaning="how the share is spread over the weights: `sensitivity` (default here, from a calibrated start), "
+        "`erk` (default here, from a plain one), `uniform` or `global`",
         more="",
     )
     seed: int | None = like(
@@ -1405,6 +1406,15 @@ class LevelsOptions:
     exclude: Names = like(SparsityOptions, "exclude")
     allow: Names = like(SparsityOptions, "allow")
     tie_equal: bool | None = like(SparsityOptions, "tie_equal")
+    init: str | None = like(
+        FinetuneOptions,
+        "init",
+        meaning="what each level starts from: `calibrated` (default; `plain` beside a configuration): masks and "
+        "refitted numbers from 256 of the samples, for the network of the level before; or `plain`: that network, its "
+        "smallest numbers pruned",
+        more=". The better of both on the samples held out is taken",
+        group="levels",
+    )
     engine: str = like(FinetuneOptions, "engine")
     loss: str | None = like(FinetuneOptions, "loss")
     hardness: float | None = like(FinetuneOptions, "hardness")
@@ -1447,6 +1457,38 @@ class LevelsText:
         group="levels",
         metavar="C.yaml",
     )
+
+
+@declared
+class OneshotOptions(ImageOptions):
+    """Of `oneshot`."""
+
+    recipe: Any = option(
+        REQUIRED,
+        "what is done: a recipe with SparseGPTModifier, WandaPruningModifier, GPTQModifier or QuantizationModifier",
+        "recipe.yaml",
+        python="a path, a text of several lines or a Recipe",
+        more=". See [recipes.md](recipes.md#at-once)",
+        metavar="RECIPE",
+    )
+    data: Any = like(
+        CalibrationOptions,
+        "data",
+        default=REQUIRED,
+        meaning="samples without labels, as the model is fed: an `.npz` with one array for each input, first axis = "
+        "samples; a folder of such files, or of images; an `.npy` for each input; or `module:function`, a function "
+        "that yields dictionaries of arrays",
+        group="data",
+    )
+    output: Path | None = option(None, "the model to write", "sparse.onnx", short="-o", python=IN_MEMORY, metavar="OUT")
+    samples: int = option(
+        256, "how many samples (default 256): of more, those that `--seed` draws", "512", group="data"
+    )
+    seed: int = option(0, "for which samples are taken (default 0)", "1", group="data")
+    batch_axis: Axes = like(DataOptions, "batch_axis")
+    state: Axes = like(DataOptions, "state")
+    dims: Mapping[str, int] | None = like(QuantizeOptions, "dims")
+    overwrite: bool = option(False, "replace the output if it exists")
 
 
 @declared
@@ -1514,6 +1556,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "recipe": (RecipeOptions, CreateOptions),
     "levels": (LevelsOptions, LevelsText),
     "quantize": (QuantizeOptions,),
+    "oneshot": (OneshotOptions, RecipeText),
     "compare": (CompareOptions,),
 }
 """What each command takes: the arguments of its function, and what the command line alone has."""

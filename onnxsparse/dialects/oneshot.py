@@ -181,7 +181,8 @@ def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements
             raise PlanError(f"{(by_gram or asking)[0].called}: nothing says what is rounded: give it a scheme or "
                             "config_groups, or the recipe a QuantizationModifier")  # fmt: skip
         return None, Refinements(), []
-    damping = next((one.damping for one in (*by_gram, *asking)), Refinements.damping)
+    damped: list[GPTQModifier | SparseGPTModifier] = [*by_gram, *asking]
+    damping = next((one.damping for one in damped), Refinements.damping)
     refined = Refinements(rounding=bool(by_gram or asking), damping=damping)
     scheme, said = _scheme_of(saying[0].grids if saying else plain[0], f"!{tag_of((saying or plain)[0])}")
     return scheme, refined, [said] if said else []

@@ -350,8 +350,8 @@ class Calibration:
     def _swept(self, plan: Plan) -> Calibrated:
         self._demand_space(2)
         store = Store(self._folder)
-        made = store, self._solver, self._score, self._ridge
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, *made)
+        how = store, self._solver, self._score, self._ridge
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, *how)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         wanted = hashlib.sha256(str([(row.name, row.drop) for row in plan.rows]).encode()).hexdigest()
         for number, layer in enumerate(self.found.layers):

@@ -16,6 +16,7 @@ from tests.cases import for_each
 from tests.messages import refusing
 
 FUNCTIONS = [
+    "analyze",
     "channels",
     "compare",
     "create_recipe",
@@ -25,6 +26,7 @@ FUNCTIONS = [
     "inspect",
     "levels",
     "load",
+    "oneshot",
     "permute",
     "plan",
     "prune",
@@ -32,7 +34,11 @@ FUNCTIONS = [
     "search_permutation",
     "verify",
 ]
-BY_POSITION = {"compare": ["dense", "sparse"], "search_permutation": ["matrix", "pattern", "effort", "seed"]}
+BY_POSITION = {
+    "compare": ["dense", "sparse"],
+    "oneshot": ["source", "recipe", "data"],
+    "search_permutation": ["matrix", "pattern", "effort", "seed"],
+}
 MODULES = ["create", "graphsurgeon"]
 CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from onnxsparse.calibration.batch_norms import PairMoments, batch_norms, re_estimated
 from onnxsparse.calibration.layers import CalibratedLayer
-from onnxsparse.calibration.moments import Samples, dense_moments, swept_moments
+from onnxsparse.calibration.moments import Samples, dense_moments, run_before, swept_moments
+from onnxsparse.calibration.new_numbers import NewNumbers
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.math.values import Array
@@ -44,6 +45,10 @@ class Swept:
     solved: tuple[str, ...]
     done: str
     """What was done to the kept numbers; nothing where they stay."""
+    still: int = 0
+    """Inputs that never vary."""
+    rows: int = 0
+    """Positions of the samples that it was fitted to, if they are fewer than its inputs."""
 
 
 class Sweep:
@@ -58,19 +63,22 @@ class Sweep:
         store: Store,
         solver: Solver | None = None,
         score: Score | None = None,
+        ridge: float = RIDGE,
     ) -> None:
-        self._solver, self._score = solver or LeastSquares(), score or Obs()
+        self._solver, self._score, self._ridge = solver or LeastSquares(), score or Obs(), ridge
         self._samples, self._sensitivity = samples, sensitivity
-        self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store)
+        self.numbers = NewNumbers(store.folder)
+        self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store, self.numbers)
         tensors = {tensor.name: tensor for tensor, home in cut.model.flow.stores.homes.items() if not home.scope}
         self._norms = list(batch_norms(cut, tensors))
         several = [layer for layer in layers if len(layer.places) > 1]
         self._later = dict(dense_moments(cut, several, samples, store, later=True)) if several else {}
 
-    @property
-    def numbers(self) -> Mapping[str, Array]:
-        """The new numbers, in the type of the tensor."""
-        return self._pruned.replaced
+    def skip(self, layer: CalibratedLayer) -> None:
+        """Go on behind a layer whose numbers are known from an earlier run; what comes before it runs."""
+        self._norms = [norm for norm in self._norms if norm.place >= layer.place]
+        run_before(layer, self._dense, self._pruned)
+        self._later.pop(layer, None)
 
     def layer(self, layer: CalibratedLayer, drops: Sequence[int]) -> Swept:
         """Prune one layer by so many units of each of its weights, and refit it."""
@@ -78,25 +86,31 @@ class Sweep:
         moments = swept_moments(layer, self._dense, self._pruned, self._samples)
         if layer in self._later:
             moments.merge(self._later.pop(layer))
-        problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer))
+        problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer), self._ridge)
         fitted = self._solver.solve(problem, [one.part for one in layer.parts], drops, self._score, False)
         choices = self._choices(problem, layer, fitted, moments.held() or problem.blocks)
         fell_back = bool(layer.held) or not choices[0].cost <= choices[1].cost
-        self._pruned.replaced.update(choices[fell_back].numbers)
+        self.numbers.update(choices[fell_back].numbers)
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
         whole = choices[2].cost or 1.0
         costs, how = [one.cost / whole for one in choices], (fitted.solved, self._solver.does)
-        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how)
+        still = min(int(block.still.sum()) for block in problem.blocks)
+        rows = min(block.count for block in problem.blocks)
+        few = rows if rows < layer.shape[1] else 0
+        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how, still, few)
 
     def normalise(self, place: int | None = None) -> None:
-        """Re-estimate the statistics of the normalisations before a node that are not done, or of all that are left."""
+        """Re-estimate the statistics of the normalisations before a node that are not done, or of all that are left.
+        A solver that leaves numbers as they are leaves them, too."""
+        if not self._solver.does:
+            return
         while self._norms and (place is None or self._norms[0].place < place):
             norm, found = self._norms.pop(0), [PairMoments(), PairMoments()]
             values = zip(self._dense.values([norm.value]), self._pruned.values([norm.value]))
             for batch, (dense, pruned) in enumerate(values):
                 found[self._samples.is_held(batch)].add(dense[norm.value], pruned[norm.value])
             judge = found[1] if found[1].count else found[0]
-            self._pruned.replaced.update(re_estimated(norm, found[0], judge, self._pruned.replaced))
+            self.numbers.update(re_estimated(norm, found[0], judge, self.numbers))
 
     def _choices(
         self, problem: Layer, layer: CalibratedLayer, fitted: Fitted, judged: Sequence[Quadratic]
@@ -105,7 +119,7 @@ class Sweep:
         plain, still, none = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense)), fitted.rows * 0.0
         found = []
         for rows, bias in ((fitted.rows, fitted.bias), (plain, still), (none, problem.bias(none))):
-            numbers = layer.numbers(rows, bias, self._pruned.replaced)
+            numbers = layer.numbers(rows, bias, self.numbers)
             found.append(_Choice(numbers, _cost(problem, judged, layer.matrix(numbers), bias)))
         return found
 
@@ -122,14 +136,16 @@ def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array)
     return float(problem.sensitivity @ mean_errors(blocks, rows, bias))
 
 
-def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None) -> Layer:
+def problem_of(
+    layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None, ridge: float = RIDGE
+) -> Layer:
     """A layer as numbers; without a sensitivity every output counts by what it varies."""
     if sensitivity is None:
         energy = np.zeros(layer.shape[0])
         for block in blocks:
             energy[block.outputs] += block.energy
         sensitivity = 1.0 / np.maximum(energy, FLOOR * energy.max(initial=0.0) or 1.0)
-    return Layer(layer.matrix(), blocks, sensitivity, RIDGE)
+    return Layer(layer.matrix(), blocks, sensitivity, ridge)
 
 
 __all__ = ["Sweep", "Swept", "problem_of"]

@@ -26,6 +26,7 @@ from onnxsparse.version import __version__
 COMMANDS = {
     "inspect": "list every weight, how it is used and what holds it back",
     "plan": "write down what prune would do, to read, edit and pass to --plan",
+    "analyze": "tell what zeros cost the outputs, weight by weight and level by level, and where to spend them",
     "channels": "list which channels of the weights may change places, and what blocks the others",
     "permute": "put channels in an order in which N:M pruning costs less; the outputs stay the same",
     "prune": "write zeros into the weights, by a pattern or for a device",
@@ -36,6 +37,7 @@ COMMANDS = {
     "recipe": "check a recipe, or show what it does when",
     "levels": "train all levels of a device in one run, and leave a verified file of each",
     "quantize": "make weights and values integers, with scales from samples; every zero stays a zero",
+    "oneshot": "prune and round at once by a recipe, from samples: SparseGPT, Wanda, GPTQ",
     "compare": "run a dense and a sparse model and measure how far the outputs are",
     "list": "show every plug-in of every kind with its options",
 }
@@ -43,7 +45,7 @@ COMMANDS = {
 MODULES = {"finetune": "training", "levels": "training", "recipe": "recipe"}
 """Where a command is; the others are in `commands`."""
 
-DISTRIBUTED, WRITES = "finetune", ("plan", "permute", "prune", "mask", "fold", "levels", "quantize")
+DISTRIBUTED, WRITES = "finetune", ("plan", "permute", "prune", "mask", "fold", "levels", "quantize", "oneshot")
 """What several processes do together, and what two of them would write twice."""
 
 PAIRED = ("--dim", "--state", "--batch-axis")

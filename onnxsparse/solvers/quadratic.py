@@ -23,6 +23,10 @@ ROUNDING = 2.5e-7
 covariance that one could tell."""
 
 
+STILL = 1e-10
+"""An input varies if the variance is more than such a part of its mean square: less is rounding."""
+
+
 class Sums(Protocol):
     """Additive moments of one block, as they are collected: see `calibration.statistics.LayerMoments`."""
 
@@ -59,6 +63,13 @@ class Quadratic:
         cross = cross - np.outer(mean_x, mean_y)
         energy = np.maximum(energy - np.square(mean_y), 0.0)
         return cls(outputs, gram, cross, energy, mean_x, mean_y, True, sums.count)
+
+    @property
+    def still(self) -> Array:
+        """Inputs that are always zero, or always alike where a bias makes up for them: their weights cost nothing."""
+        spread = np.diagonal(self.gram)
+        found: Array = spread <= STILL * (spread + np.square(self.mean_x))
+        return found
 
     def errors(self, rows: Array, bias: Array | None = None) -> Array:
         """The mean square error of each of its outputs; with the bias that is best for these rows, or a given one."""

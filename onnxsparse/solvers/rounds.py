@@ -45,6 +45,14 @@ class Layer:
             found[block.outputs] += np.sqrt(np.maximum(np.diagonal(block.gram) + np.square(block.mean_x), 0.0))
         return found
 
+    @property
+    def still(self) -> Array:
+        """The weights whose inputs never vary, of the matrix."""
+        found = np.zeros(self.dense.shape, bool)
+        for block in self.blocks:
+            found[block.outputs] = block.still
+        return found
+
     def bias(self, rows: Array) -> Array:
         """The best bias of every row."""
         found = np.zeros(len(self.dense))
@@ -82,8 +90,9 @@ def rounds(layer: Layer, goals: Sequence[Choose], groups: Array | None = None) -
 
 
 def importance(layer: Layer, costs: Array, mask: Array) -> Array:
-    """Costs of rows as those of the layer, with a largest of 1; nothing where a weight is gone."""
-    cost = layer.sensitivity[:, None] * costs
+    """Costs of rows as those of the layer, with a largest of 1; nothing where a weight is gone, the least where its
+    input never varies."""
+    cost = layer.sensitivity[:, None] * np.where(layer.still, 0.0, costs)
     largest = float(cost.max(initial=0.0))
     scaled = cost / largest if largest > 0 else cost
     return np.where(mask, np.maximum(scaled, np.finfo(np.float64).tiny * (layer.dense != 0)), 0.0)

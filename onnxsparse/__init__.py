@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxsparse import graphsurgeon
     from onnxsparse.api import (
         Result,
+        analyze,
         channels,
         compare,
         fold_masks,
@@ -42,6 +43,7 @@ __all__ = [
     "Result",
     "Row",
     "__version__",
+    "analyze",
     "channels",
     "compare",
     "create",

@@ -22,6 +22,7 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.weights import Weight
 from onnxsparse.options import Axes, CalibrationOptions, Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery, permuting
+from onnxsparse.passes.analyze import LEVEL, analysis_request, analyzed
 from onnxsparse.passes.calibrated_pruning import Request, leveled, pruned, requested
 from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, demand_unread, target_of
@@ -47,6 +48,7 @@ from onnxsparse.planning.recorded import MASKED, MOMENT, readable
 from onnxsparse.planning.request import demand_whole, path_of, planned
 from onnxsparse.planning.rows import plain_row, planned_report, totals_of
 from onnxsparse.planning.rule import Rule
+from onnxsparse.report.analysis_table import page
 from onnxsparse.report.rows import Report, Row
 
 WITH_A_MODEL = ("permute", "prune", "mask", "fold", "finetune", "quantize")
@@ -202,13 +204,13 @@ def plan(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
-        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
-            labels="classes"
-        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+        labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
+            Example: labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
             eval_data="held_out.npz"
-        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
-            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
-            metrics=["accuracy"]
+        metrics: what is measured, the first for max_loss=: accuracy, top-5, r2, mae, mse, agreement, distance, or
+            module:function, called as f(outputs, batch) for each batch (default: by the data); or such a function.
+            Example: metrics=["accuracy"]
         batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
             Example: batch_axis={"state": 1}
         state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
@@ -232,19 +234,104 @@ def plan(
     model = _look(source) if request.asked is None else load(source)
     set_sizes(model, dims)
     made, notes = planned(model, plan, masks, request.zeros)
-    if request.asked is not None:
-        made, said = leveled(model, *request.with_plan(made, plan))
-        notes = [*notes, *said]
+    made, request = request.with_plan(made, plan)
+    outcome = leveled(model, made, request) if request.asked is not None else None
+    made, notes = (outcome.plan, [*notes, *outcome.notes]) if outcome else (made, notes)
     report = planned_report(
         "plan", called(source), made, model, notes, None if output is None else path_of(output, "output")
     )
-    report = replace(report, details={"calibration": dict(made.calibration)} if request.asked else {})
+    report = replace(report, details=outcome.details if outcome else {})
     if output is None:
         return Result(report)
     if os.path.realpath(os.fspath(output)) in map(os.path.realpath, model.inputs):
         raise OptionError(f"{os.fspath(output)} is a file of the model itself; choose another name")
     write_text(os.fspath(output), write_plan(made, model), overwrite)
     return Result(report, os.fspath(output))
+
+
+def analyze(
+    source: Source,
+    *,
+    data: Any,
+    samples: int | None = None,
+    html: Path | None = None,
+    pattern: str | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    seed: int | None = None,
+    sensitivity: str | None = None,
+    engine: str = "auto",
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[str | Callable[..., Any]] = (),
+    batch_axis: Axes = None,
+    state: Axes = None,
+    dims: Mapping[str, int] | None = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
+    overwrite: bool = False,
+) -> Result:
+    """What zeros cost the outputs, weight by weight and level by level, and where to spend them; nothing is pruned.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        data: samples, a few hundred, with or without labels, as prune takes them; or a mapping of arrays, such a
+            function, a loader of batches, or a CalibrationDataReader of onnxruntime or polygraphy. Example:
+            data="samples.npz"
+        samples: how many samples (default 256): of more, those that seed= draws. Example: samples=512
+        html: write the report as a page that needs no other file. Default: None. Example: html="report.html"
+        pattern: the pattern of the zeros: unstructured (default), or another that takes a sparsity. Example:
+            pattern="block:1x4"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        seed: for which samples are taken (default 0). Example: seed=1
+        sensitivity: how it is told what matters to the outputs: gradients (default) or measured. Example:
+            sensitivity="measured"
+        engine: what takes gradients: ort, torch, or auto (default): the first that is installed and takes the
+            model. Example: engine="torch"
+        labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
+            Example: labels="classes"
+        eval_data: arrays to measure on what each weight loses at each level (default: an eighth of the samples,
+            where they have labels). Example: eval_data="held_out.npz"
+        metrics: what is measured: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function, called as
+            f(outputs, batch) for each batch (default: by the data); or such a function. Example:
+            metrics=["accuracy"]
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name, for multiply-accumulates. Default: None. Example: dims={"height": 224}
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
+        overwrite: replace the page of html= if it exists. Default: False. Example: overwrite=True
+    """
+    given = dict(locals())
+    page_path = None if html is None else path_of(html, "html")
+    zeros = SparsityOptions(pattern or "unstructured", None, LEVEL, None, None, include, exclude, allow, seed=seed)
+    request = analysis_request(zeros, given)
+    source = taken(source)
+    if page_path is not None:
+        check_target(page_path, overwrite)
+    model = load(source)
+    demand_unread(page_path, model, data, eval_data)
+    set_sizes(model, dims)
+    made, _ = planned(model, None, None, request.zeros)
+    report = analyzed(model, made, request, called(source))
+    if page_path is None:
+        return Result(report)
+    write_text(page_path, page(report), overwrite)
+    return Result(replace(report, output=page_path), page_path)
 
 
 def channels(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
@@ -430,13 +517,13 @@ def prune(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
-        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
-            labels="classes"
-        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+        labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
+            Example: labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
             eval_data="held_out.npz"
-        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
-            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
-            metrics=["accuracy"]
+        metrics: what is measured, the first for max_loss=: accuracy, top-5, r2, mae, mse, agreement, distance, or
+            module:function, called as f(outputs, batch) for each batch (default: by the data); or such a function.
+            Example: metrics=["accuracy"]
         batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
             Example: batch_axis={"state": 1}
         state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
@@ -529,11 +616,12 @@ def _calibrated(
     details: Mapping[str, Any],
 ) -> Result:
     """A model with zeros and refitted numbers by samples."""
-    found, said = pruned(model, *wanted)
-    remarks, facts = [*notes, *said], {**details, **found.details}
+    outcome = pruned(model, *wanted)
+    found, remarks = outcome.calibrated, [*notes, *outcome.notes]
+    assert found is not None
     done = delivery.deliver(
         model, found.plan, found.numbers, found.tags, path, overwrite,
-        name=name, notes=remarks, details=facts, command="prune",
+        name=name, notes=remarks, details={**details, **outcome.details}, command="prune",
     )  # fmt: skip
     return Result(*done)
 
@@ -550,16 +638,18 @@ def with_masks(
     overwrite: bool = False,
     moment: Mapping[str, Any] | None = None,
     forms: Sequence[Form] = (),
+    details: Mapping[str, Any] | None = None,
 ) -> Result:
     """A model with the masks of a plan in its graph; `moment` is what is known of the schedule that they come from.
 
-    `forms`: thresholds and soft masks in the place of masks, for all weights of the plan.
+    `forms`: thresholds and soft masks in the place of masks, for all weights of the plan. `details` are what a report
+    says beside its rows.
     """
     made = maskable(model, made)
     demand_whole(made, strict)
     report = planned_report("mask", name, made, model, notes, path)
     tensors = [row.weight.tensor for row in made.planned]
-    report = replace(report, details={"calibration": dict(made.calibration)} if made.calibration else {})
+    report = replace(report, details=dict(details or {}))
     before = Before.of(model, SOFT, tensors, tensors) if forms else Before.of(model, MASK, tensors)
     record(model, made, MASKED)
     if moment:
@@ -902,4 +992,4 @@ def compare(
     return Result(Compare(called(dense), sparse, called(sparse), axes, axis, found, samples, seed)(model))
 
 
-__all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "quantize", "verify"]
+__all__ = ["Result", "analyze", "compare", "fold_masks", "inspect", "load", "plan", "prune", "quantize", "verify"]

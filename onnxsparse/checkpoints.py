@@ -111,6 +111,15 @@ def newest(folder: str, notes: list[str] | None = None) -> Checkpoint | None:
     return found
 
 
+def all_whole(folder: str) -> list[Checkpoint]:
+    """Every checkpoint that is whole, the oldest first: of work whose parts are kept one by one."""
+    found = []
+    for path in reversed(_paths(folder)):
+        with suppress(DamageError):
+            found.append(open_checkpoint(path))
+    return found
+
+
 def latest_facts(folder: str) -> Mapping[str, Any] | None:
     """The facts of the latest checkpoint that looks whole, if there is one; its arrays are not read."""
     for path in _paths(folder):

@@ -421,6 +421,10 @@ class DataOptions:
 
 
 CALIBRATED = "masks and numbers from samples"
+SAMPLES_IN_PYTHON = (
+    "or a mapping of arrays, such a function, a loader of batches, or a CalibrationDataReader of onnxruntime or "
+    "polygraphy"
+)
 
 
 @dataclass(frozen=True)
@@ -437,8 +441,7 @@ class CalibrationOptions(ImageOptions):
         "to what the dense model gives. An `.npz` with one array for each input, first axis = samples; a folder of "
         "such files, or of images; an `.npy` for each input; or `module:function`, a function that yields "
         "dictionaries of arrays",
-        python="or a mapping of arrays, such a function, a loader of batches, or a CalibrationDataReader of "
-        "onnxruntime or polygraphy",
+        python=SAMPLES_IN_PYTHON,
         more=". See [calibration.md](calibration.md)",
         group=CALIBRATED,
     )
@@ -514,21 +517,22 @@ class CalibrationOptions(ImageOptions):
     labels: str | None = like(
         DataOptions,
         "labels",
-        meaning="the array of the labels, for `--max-loss` (default: `labels`, `label`, `targets`, `target` or `y`)",
+        meaning="the array of the labels, where anything is measured (default: `labels`, `label`, `targets`, `target` "
+        "or `y`)",
         group=CALIBRATED,
     )
     eval_data: Any = like(
         DataOptions,
         "eval_data",
-        meaning="arrays to measure the dense model and the sparse one on, for `--max-loss`",
+        meaning="arrays to measure the dense model and the sparse one on",
         more="",
         group=CALIBRATED,
     )
     metrics: Sequence[str | Callable[..., Any]] = like(
         DataOptions,
         "metrics",
-        meaning="what `--max-loss` is of: `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or "
-        "`module:function`, called as f(outputs, batch) for each batch (default: by the data)",
+        meaning="what is measured, the first for `--max-loss`: `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, "
+        "`distance`, or `module:function`, called as f(outputs, batch) for each batch (default: by the data)",
         more="",
         group=CALIBRATED,
     )
@@ -551,6 +555,65 @@ class CalibrationOptions(ImageOptions):
 @declared
 class PlanOptions(CalibrationOptions, PlannedOptions):
     """Of `plan`."""
+
+
+@declared
+class AnalyzeOptions(ImageOptions):
+    """Of `analyze`."""
+
+    GROUP: ClassVar[str] = ""
+    data: Any = like(
+        CalibrationOptions,
+        "data",
+        default=REQUIRED,
+        meaning="samples, a few hundred, with or without labels, as `prune` takes them",
+        python=SAMPLES_IN_PYTHON,
+        more="",
+        group="data",
+    )
+    samples: int | None = like(CalibrationOptions, "samples", group="data")
+    html: Path | None = option(
+        None, "write the report as a page that needs no other file", "report.html", metavar="FILE"
+    )
+    pattern: str | None = like(
+        SparsityOptions,
+        "pattern",
+        meaning="the pattern of the zeros: `unstructured` (default), or another that takes a sparsity",
+        example="block:1x4",
+        more="",
+    )
+    include: Names = like(SparsityOptions, "include")
+    exclude: Names = like(SparsityOptions, "exclude")
+    allow: Names = like(SparsityOptions, "allow")
+    seed: int | None = option(None, "for which samples are taken (default 0)", "1", group="data")
+    sensitivity: str | None = like(
+        CalibrationOptions,
+        "sensitivity",
+        meaning="how it is told what matters to the outputs: `gradients` (default) or `measured`",
+    )
+    engine: str = like(CalibrationOptions, "engine")
+    labels: str | None = like(CalibrationOptions, "labels", group="data")
+    eval_data: Any = like(
+        CalibrationOptions,
+        "eval_data",
+        meaning="arrays to measure on what each weight loses at each "
+        "level (default: an eighth of the samples, where they have labels)",
+        group="data",
+    )
+    metrics: Sequence[str | Callable[..., Any]] = like(
+        CalibrationOptions,
+        "metrics",
+        meaning="what is measured: "
+        "`accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or `module:function`, called as f(outputs, "
+        "batch) for each batch (default: by the data)",
+        group="data",
+    )
+    batch_axis: Axes = like(CalibrationOptions, "batch_axis", group="data")
+    state: Axes = like(CalibrationOptions, "state", group="data")
+    dims: Mapping[str, int] | None = like(
+        PlannedOptions, "dims", meaning=_NAMED + ", for multiply-accumulates", more="", group="data"
+    )
+    overwrite: bool = option(False, "replace the page of `--html` if it exists")
 
 
 # -- in which order the channels stand
@@ -1074,7 +1137,8 @@ class FinetuneOptions(
     allocation: str | None = like(
         SparsityOptions,
         "allocation",
-        meaning="how the share is spread over the weights: `erk` where it can be (default here), `uniform` or `global`",
+        meaning="how the share is spread over the weights: `sensitivity` (default here, from a calibrated start), "
+        "`erk` (default here, from a plain one), `uniform` or `global`",
         more="",
     )
     seed: int | None = like(
@@ -1342,6 +1406,15 @@ class LevelsOptions:
     exclude: Names = like(SparsityOptions, "exclude")
     allow: Names = like(SparsityOptions, "allow")
     tie_equal: bool | None = like(SparsityOptions, "tie_equal")
+    init: str | None = like(
+        FinetuneOptions,
+        "init",
+        meaning="what each level starts from: `calibrated` (default; `plain` beside a configuration): masks and "
+        "refitted numbers from 256 of the samples, for the network of the level before; or `plain`: that network, its "
+        "smallest numbers pruned",
+        more=". The better of both on the samples held out is taken",
+        group="levels",
+    )
     engine: str = like(FinetuneOptions, "engine")
     loss: str | None = like(FinetuneOptions, "loss")
     hardness: float | None = like(FinetuneOptions, "hardness")
@@ -1440,6 +1513,7 @@ class CompareOptions:
 COMMANDS: dict[str, tuple[type, ...]] = {
     "inspect": (InspectOptions,),
     "plan": (PlanOptions,),
+    "analyze": (AnalyzeOptions,),
     "channels": (ChannelsOptions,),
     "permute": (PermuteOptions,),
     "prune": (PruneOptions,),

@@ -133,8 +133,8 @@ def finetune(
         target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
             Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
-        allocation: how the share is spread over the weights: erk where it can be (default here), uniform or global.
-            Example: allocation="erk"
+        allocation: how the share is spread over the weights: sensitivity (default here, from a calibrated start),
+            erk (default here, from a plain one), uniform or global. Example: allocation="erk"
         score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
             include="head"
@@ -262,6 +262,7 @@ def levels(
     exclude: Names = (),
     allow: Names = (),
     tie_equal: bool | None = None,
+    init: str | None = None,
     engine: str = "auto",
     loss: str | None = None,
     hardness: float | None = None,
@@ -315,6 +316,9 @@ def levels(
             Default: (). Example: allow="stem,output"
         tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
             once. Default: None. Example: tie_equal=True
+        init: what each level starts from: calibrated (default; plain beside a configuration): masks and refitted
+            numbers from 256 of the samples, for the network of the level before; or plain: that network, its
+            smallest numbers pruned. Example: init="plain"
         engine: ort: onnxruntime-training; torch; or auto (default): the first, or torch where that is not
             installed, does not take the model, or lacks what is asked for. Example: engine="torch"
         loss: distill (default) or kl from the dense model; cross-entropy, mse, bce or l1 against labels. Example:

@@ -118,7 +118,7 @@ def test_the_saved_recipe_says_everything_and_gives_the_same_file(folder: Path) 
     words = ["--data", "@data.npz", "--pattern", "unstructured", "--sparsity", "0.8", "--batch-size", "8"]
     assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "a.onnx"), "-q", *at(folder, words)]) == 0
     recipe = (folder / "a.recipe.yaml").read_text()
-    for decided in ("steps: 500", "rate: 0.03", "allocation: erk", "schedule: cubic", "score: magnitude", "warm_up: "):
+    for decided in ("steps: 500", "rate: 0.00", "init: calibrated", "warm_up: "):
         assert decided in recipe
     again = ["--data", "@data.npz", "--recipe", "@a.recipe.yaml"]
     assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "b.onnx"), "-q", *at(folder, again)]) == 0
@@ -175,7 +175,8 @@ def test_few_classes_have_no_best_five(classes: int, figures: set[str]) -> None:
 @trains
 def test_a_run_that_ended_early_says_so(digits_cnn: Path) -> None:
     images = np.random.default_rng(3).standard_normal((512, 1, 8, 8)).astype(np.float32)
-    options = {"pattern": "unstructured", "sparsity": 0.9, "schedule": "one-shot", "lr_schedule": "constant"}
+    options = {"pattern": "unstructured", "sparsity": 0.9, "init": "plain", "schedule": "one-shot"}
+    options["lr_schedule"] = "constant"
     for rate, falls in ((0.003, True), (1e-7, False)):
         tuned = osp.finetune(digits_cnn, data={"x": images}, **options, lr=rate, steps=60, engine="ort")
         notes = [note for note in tuned.report.notes if "still falling" in note]

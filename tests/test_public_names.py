@@ -16,6 +16,7 @@ from tests.cases import for_each
 from tests.messages import refusing
 
 FUNCTIONS = [
+    "analyze",
     "channels",
     "compare",
     "create_recipe",

@@ -87,6 +87,12 @@ class Run(Protocol):
 
     def note_probe(self, loss: float) -> None: ...
 
+    def note(self, note: str) -> None: ...
+
+    def recalibrated(self, drops: Mapping[str, int]) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """What is kept of each weight, flat, and new numbers, by tag, when so many units of each go from the network
+        as it is now."""
+
     def keep_as_best(self) -> None:
         """The state as it is now is the best so far."""
 

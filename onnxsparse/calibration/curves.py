@@ -7,15 +7,17 @@ gradient comes to, by a run of the rest of the model. Both are in one unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
 
+from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.layers import CalibratedLayer
-from onnxsparse.calibration.moments import Moments, Samples, dense_moments
-from onnxsparse.calibration.sensitivity import Sensitivity, first_batches
+from onnxsparse.calibration.moments import Samples, dense_moments
+from onnxsparse.calibration.sensitivity import Moves, Sensitivity, first_batches
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.calibration.sweep import problem_of
 from onnxsparse.engines.light_model import LightModel
@@ -23,13 +25,20 @@ from onnxsparse.engines.random_projection import float_targets, scales_of, targe
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.choosing import Part, groups_of, keep_shares
+from onnxsparse.solvers import jobs
+from onnxsparse.solvers.choosing import Part, goals, groups_of, keep_shares
+from onnxsparse.solvers.least_squares import EXACT
 from onnxsparse.solvers.rounds import Fitted, Layer, rounds
+from onnxsparse.solvers.solver import last
 
 LARGEST, SMALLEST, POINTS = 0.6, 0.01, 9
 """The shares kept at the two ends of a curve, and how many points it has."""
 LARGE, OF_LARGE, FEWER = 400, 0.3, 6
 """From so many inputs on a curve begins later, and has fewer points."""
+
+
+WAVE, WAITING = 4, 1 << 28
+"""So many layers for each process are handed out at a time, if what is known of them takes no more bytes than this."""
 
 
 def shares_of(inputs: int) -> list[float]:
@@ -38,31 +47,137 @@ def shares_of(inputs: int) -> list[float]:
     return [float(share) for share in np.geomspace(top, SMALLEST, points)]
 
 
+Found = Callable[[CalibratedLayer, Curve], None]
+
+
 def curves_of(
     cut: Cut,
     layers: Sequence[CalibratedLayer],
     samples: Samples,
     sensitivity: Sensitivity,
     store: Store,
+    known: Mapping[CalibratedLayer, Curve] | None = None,
+    found: Found | None = None,
 ) -> list[Curve]:
-    """The curve of each layer, in their order."""
-    found, measured = dict[CalibratedLayer, Curve](), Measured(cut, samples, store)
-    for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
+    """The curve of each layer, in their order; `known` ones are taken as they are, and each new one is told `found`."""
+    left = [layer for layer in layers if layer not in (known or {})]
+    if not left:
+        return [(known or {})[layer] for layer in layers]
+    curves = _Curves(dict(known or {}), sum(map(work_of, left)), found, len(layers))
+    measured = Measured(cut, samples, store)
+    for layer, moments in dense_moments(cut, layers, samples, store, False, sensitivity, known or ()):
         problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
-        parts = [one.part for one in layer.parts]
-        shares = shares_of(layer.shape[1])
-        predicted = moments.probe is not None and moments.probe.wanted
-        error = partial(_predicted, problem, moments) if predicted else partial(measured, layer, problem)
-        steps = rounds(problem, keep_shares(parts, shares), groups_of(parts))
-        errors = [error(fitted) for fitted in steps]
-        found[layer] = Curve(layer.name, _size(parts), tuple(shares), tuple(errors))
+        if moments.probe is not None and moments.probe.wanted:
+            curves.predict(layer, problem, moments.probe.moves())
+        else:
+            curves.add(layer, errors_of(problem, layer_parts(layer), partial(measured, layer, problem)))
+    curves.flush()
+    return [curves.known[layer] for layer in layers]
+
+
+def layer_parts(layer: CalibratedLayer) -> list[Part]:
+    return [one.part for one in layer.parts]
+
+
+def work_of(layer: CalibratedLayer) -> float:
+    """What the rounds of a curve take: some multiplications and additions."""
+    rows, inputs = layer.shape
+    return min(rows * float(inputs) ** 3, EXACT) * len(shares_of(inputs))
+
+
+def errors_of(problem: Layer, parts: Sequence[Part], error: Callable[[Fitted], float]) -> list[float]:
+    """The errors of a curve, point by point."""
+    shares = shares_of(problem.dense.shape[1])
+    return [error(fitted) for fitted in rounds(problem, keep_shares(parts, shares), groups_of(parts))]
+
+
+def predicted_errors(problem: Layer, parts: Sequence[Part], moves: Moves) -> list[float]:
+    """The same by gradients alone: what a process can do that does not have the model."""
+    return errors_of(problem, parts, partial(_predicted, problem, moves))
+
+
+def costs_of(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> list[float]:
+    """What each layer alone costs the outputs of the model, pruned as its rows say."""
+    found = dict[CalibratedLayer, float]()
+    for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
+        drops = [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(last(rounds(problem, goals([one.part for one in layer.parts], drops))))
     return [found[layer] for layer in layers]
 
 
-def _predicted(problem: Layer, moments: Moments, fitted: Fitted) -> float:
+def tried(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+    shares: Sequence[float],
+) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
+    """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
+    for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
+        found = rounds(problem, keep_shares([one.part for one in layer.parts], shares))
+        yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
+
+
+def _problems(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> Iterator[tuple[CalibratedLayer, Layer, Callable[[Fitted], float]]]:
+    """Each layer on the inputs of the dense net, and what it does to the outputs of the model under a mask."""
+    measured = Measured(cut, samples, store)
+    for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
+        problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
+        if moments.probe is not None and moments.probe.wanted:
+            yield layer, problem, partial(_predicted, problem, moments.probe.moves())
+        else:
+            yield layer, problem, partial(measured, layer, problem)
+
+
+def _predicted(problem: Layer, moves: Moves, fitted: Fitted) -> float:
     """What a layer under a mask does to the outputs of the model, by gradients."""
-    assert moments.probe is not None
-    return moments.probe.moved(fitted.rows - problem.dense, problem.bias(fitted.rows))
+    return moves.squared(fitted.rows - problem.dense, problem.bias(fitted.rows))
+
+
+@dataclass(eq=False)
+class _Curves:
+    """The curves so far, and layers that wait until there are enough of them for all processes."""
+
+    known: dict[CalibratedLayer, Curve]
+    work: float
+    found: Found | None
+    total: int
+    waiting: dict[CalibratedLayer, tuple[Layer, Sequence[Part], Moves]] = field(default_factory=dict)
+    nbytes: int = 0
+
+    def predict(self, layer: CalibratedLayer, problem: Layer, moves: Moves) -> None:
+        self.waiting[layer] = problem, layer_parts(layer), moves
+        self.nbytes += moves.nbytes + sum(block.gram.nbytes + block.cross.nbytes for block in problem.blocks)
+        width = jobs.width(self.work)
+        if width == 1 or len(self.waiting) >= WAVE * width or self.nbytes >= WAITING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make the curves of all that wait."""
+        layers, self.nbytes = list(self.waiting), 0
+        for layer, errors in zip(layers, jobs.each(predicted_errors, list(self.waiting.values()), self.work)):
+            self.add(layer, errors)
+        self.waiting.clear()
+
+    def add(self, layer: CalibratedLayer, errors: Sequence[float]) -> None:
+        curve = Curve(layer.name, _size(layer_parts(layer)), tuple(shares_of(layer.shape[1])), tuple(errors))
+        self.known[layer] = curve
+        if self.found is not None:
+            self.found(layer, curve)
+        progress.advance("curves", len(self.known), self.total)
 
 
 class Measured:
@@ -134,4 +249,4 @@ def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["Outputs", "curves_of", "shares_of"]
+__all__ = ["Outputs", "costs_of", "curves_of", "shares_of", "tried"]

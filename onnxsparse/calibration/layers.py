@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -108,8 +108,28 @@ class CalibratedLayer:
         for one in self.parts:
             found.update(one.written(rows[:, one.part.columns], changed))
         if self.bias is not None:
-            found.update(self.bias.moved(bias, {**changed, **found}))
+            found.update(self.bias.moved(bias, _Over(found, changed)))
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Over(Mapping[str, Array]):
+    """Numbers over others, which may lie on the disk: none is read that is not asked for."""
+
+    first: Numbers
+    then: Numbers
+
+    def __getitem__(self, name: str) -> Array:
+        return self.first[name] if name in self.first else self.then[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.first or name in self.then
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**dict.fromkeys(self.first), **dict.fromkeys(self.then)})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True, eq=False)

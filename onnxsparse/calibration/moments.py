@@ -7,7 +7,7 @@ dense one, since those nodes have not run in the pruned net when the tensor is c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxsparse.calibration.layers import CalibratedLayer
@@ -84,10 +84,12 @@ def dense_moments(
     store: Store,
     later: bool = False,
     sensitivity: Sensitivity | None = None,
+    known: Container[CalibratedLayer] = (),
 ) -> Iterator[tuple[CalibratedLayer, Moments]]:
     """The moments of layers in the dense net, each as soon as its last node is met.
 
     `later`: of all nodes of a layer but the first alone, and of no other layers. With a sensitivity they have probes.
+    Layers that are `known` are passed over.
     """
     stream, found = Stream(cut, samples.feeds, store), dict[CalibratedLayer, Moments]()
     events = [(place, number, which) for number, one in enumerate(layers) for which, place in enumerate(one.places)]
@@ -95,6 +97,9 @@ def dense_moments(
     for place, number, which in sorted(events):
         layer = layers[number]
         if later and which == first[number]:
+            continue
+        if layer in known:
+            stream.run_to(place)  # piece by piece, as otherwise, so that no piece is larger
             continue
         if layer not in found:
             found[layer] = Moments(layer, None if sensitivity is None else Probe(layer, sensitivity, samples.sizes))
@@ -104,6 +109,13 @@ def dense_moments(
             moments.add(which, batch, values, values, samples.is_held(batch))
         if place == max(layer.places):
             yield layer, found.pop(layer)
+
+
+def run_before(layer: CalibratedLayer, dense: Stream, pruned: Stream) -> None:
+    """Run both nets to where the moments of a layer are taken."""
+    reduction = layer.reductions[layer.places.index(layer.place)]
+    pruned.ready(reduction.inputs)
+    dense.ready([*reduction.inputs, *reduction.dense_inputs])
 
 
 def swept_moments(layer: CalibratedLayer, dense: Stream, pruned: Stream, samples: Samples) -> Moments:
@@ -116,4 +128,4 @@ def swept_moments(layer: CalibratedLayer, dense: Stream, pruned: Stream, samples
     return moments
 
 
-__all__ = ["Moments", "Samples", "dense_moments", "swept_moments"]
+__all__ = ["Moments", "Samples", "dense_moments", "run_before", "swept_moments"]

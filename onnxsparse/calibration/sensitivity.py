@@ -84,7 +84,7 @@ def first_batches(sizes: Sequence[int]) -> int:
 
 @dataclass(eq=False)
 class Probe:
-    """The inputs of a layer, of batches whose gradients are kept: what new weights do to the outputs of the model."""
+    """The inputs of a layer, of batches whose gradients are kept."""
 
     layer: CalibratedLayer
     sensitivity: Sensitivity
@@ -101,30 +101,59 @@ class Probe:
         if batch < len(gradients):
             self.inputs.setdefault(which, []).append(rows)
 
-    def moved(self, change: Array, bias: Array) -> float:
-        """By how much the outputs move when the matrix changes and something is added to each output, squared."""
-        change, bias, total, count = change.astype(np.float32), bias.astype(np.float32), 0.0, 0
-        for batch in range(len(self.inputs.get(0, ()))):
-            draws = len(self.sensitivity.probes[self.layer, 0][batch])
-            for draw in range(draws):
-                moves = sum(
-                    self._projected(which, batch, draw, change, bias)
-                    for which in self.inputs
-                    if batch < len(self.inputs[which])
-                )
-                total += float(np.square(moves).sum())
-                count += self.sizes[batch]
-        return total / max(count, 1)
+    def moves(self) -> Moves:
+        """What it knows, without the layer."""
+        nodes = [
+            NodeProbe(self.layer.reductions[which].outputs, inputs, self.sensitivity.probes[self.layer, which])
+            for which, inputs in self.inputs.items()
+        ]
+        draws = [len(batch) for batch in self.sensitivity.probes[self.layer, 0]][: len(self.inputs.get(0, ()))]
+        return Moves(nodes, draws, self.sizes)
 
-    def _projected(self, which: int, batch: int, draw: int, change: Array, bias: Array) -> Array:
+
+@dataclass(frozen=True, eq=False)
+class NodeProbe:
+    """Of one node of a layer: the outputs of each block, its inputs by batch, its gradients by batch and draw."""
+
+    outputs: Sequence[Array]
+    inputs: Sequence[Blocks]
+    gradients: Sequence[Sequence[Blocks]]
+
+    def projected(self, batch: int, draw: int, change: Array, bias: Array, size: int) -> Array:
         """The sum of gradient times change, of every sample."""
-        found = np.zeros(self.sizes[batch])
-        outputs = self.layer.reductions[which].outputs
-        gradients = self.sensitivity.probes[self.layer, which][batch][draw]
-        for rows, gradient, own in zip(self.inputs[which][batch], gradients, outputs):
+        found = np.zeros(size)
+        for rows, gradient, own in zip(self.inputs[batch], self.gradients[batch][draw], self.outputs):
             products = np.einsum("po,po->p", rows @ change[own].T + bias[own], gradient, dtype=np.float64)
-            found += products.reshape(self.sizes[batch], -1).sum(axis=1)
+            found += products.reshape(size, -1).sum(axis=1)
         return found
 
 
-__all__ = ["Probe", "Sensitivity", "first_batches", "nothing_known", "sensitivity_of"]
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """What new weights of a layer do to the outputs of the model."""
+
+    nodes: Sequence[NodeProbe]
+    draws: Sequence[int]
+    """How many each batch has."""
+    sizes: Sequence[int]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the inputs and gradients."""
+        inputs = sum(block.nbytes for node in self.nodes for batch in node.inputs for block in batch)
+        drawn = (blocks for node in self.nodes for batch in node.gradients for blocks in batch)
+        return inputs + sum(block.nbytes for blocks in drawn for block in blocks)
+
+    def squared(self, change: Array, bias: Array) -> float:
+        """By how much the outputs move when the matrix changes and something is added to each output, squared."""
+        change, bias, total, count = change.astype(np.float32), bias.astype(np.float32), 0.0, 0
+        for batch, (draws, size) in enumerate(zip(self.draws, self.sizes)):
+            for draw in range(draws):
+                own = [node for node in self.nodes if batch < len(node.inputs)]
+                moves = sum(node.projected(batch, draw, change, bias, size) for node in own)
+                total += float(np.square(moves).sum())
+                count += size
+        return total / max(count, 1)
+
+
+__all__ = ["Moves", "Probe", "Sensitivity", "first_batches", "nothing_known", "sensitivity_of"]

@@ -10,8 +10,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -19,11 +21,14 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from onnxsparse.engines.inference import Session
-from onnxsparse.errors import ModelError
+from onnxsparse.engines.working_dirs import temporary
+from onnxsparse.errors import ModelError, OutputError
+from onnxsparse.files import make_folder
 from onnxsparse.graph.edit import RANDOM, reads
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 
+ACTIVATIONS = ".activations"
 HELD = 1 << 30
 """Bytes of values between two pieces that are held in memory; what is more lies on the disk."""
 
@@ -101,7 +106,7 @@ class Cut:
         proto.graph.initializer.extend(self._stored[name] for name in names if name in self._stored)
         proto.graph.sparse_initializer.extend(self._sparse[name] for name in names if name in self._sparse)
         self.model.complete(proto)
-        self._replace(proto, {name: replaced[name] for name in replaced})
+        self._replace(proto, replaced)
         for name, value in given.items():
             kind = np_dtype_to_tensor_dtype(value.dtype)
             proto.graph.input.append(make_tensor_value_info(name, kind, [None] * value.ndim))
@@ -135,9 +140,9 @@ class Cut:
             kept = [NodeProto.FromString(node.SerializeToString()) for node in kept]
             del proto.graph.node[:]
             proto.graph.node.extend(kept)
-        for name, array in replaced.items():
+        for name in replaced:
             if name in read or name in made:
-                proto.graph.initializer.append(self._typed(name, array))
+                proto.graph.initializer.append(self._typed(name, replaced[name]))
 
     def _typed(self, name: str, array: Array) -> TensorProto:
         """Numbers as a tensor; those of bfloat16 come as their bits."""
@@ -151,9 +156,15 @@ class Cut:
 class Stream:
     """All samples on their way through a model; `replaced` are the new numbers of stored tensors, by name."""
 
-    def __init__(self, cut: Cut, feeds: Iterable[Mapping[str, Array]], store: Store) -> None:
+    def __init__(
+        self,
+        cut: Cut,
+        feeds: Iterable[Mapping[str, Array]],
+        store: Store,
+        replaced: MutableMapping[str, Array] | None = None,
+    ) -> None:
         self.cut, self._store, self._done = cut, store, 0
-        self.replaced: dict[str, Array] = {}
+        self.replaced: MutableMapping[str, Array] = {} if replaced is None else replaced
         self._kept = [{name: store.put(np.asarray(array)) for name, array in feed.items()} for feed in feeds]
 
     @property
@@ -170,9 +181,13 @@ class Stream:
 
     def values(self, names: Sequence[str]) -> Iterator[dict[str, Array]]:
         """Some values, batch by batch; the nodes before them have run then, as the model is now."""
-        self.run_to(max((self.cut.place.get(name, -1) for name in names), default=-1) + 1, names)
+        self.ready(names)
         for kept in self._kept:
             yield {name: self._store.get(kept[name]) for name in names}
+
+    def ready(self, names: Sequence[str]) -> None:
+        """Run all nodes before some values."""
+        self.run_to(max((self.cut.place.get(name, -1) for name in names), default=-1) + 1, names)
 
     def run_to(self, stop: int, wanted: Iterable[str] = ()) -> None:
         """Run the nodes before `stop`; what is wanted, and what later nodes read, is kept."""
@@ -227,16 +242,22 @@ class Store:
     """Values of streams: in memory up to a size, beyond it in files of a folder."""
 
     def __init__(self, folder: str | None = None, held: int = HELD) -> None:
-        self._folder, self._left, self._files = folder, held, 0
+        self.folder, self._left, self._files = folder, held, 0
+        self.nbytes = 0
+        """Of all that is kept."""
 
     def put(self, array: Array) -> Array | str:
         """What `get` gives the array back for."""
-        if self._folder is None or array.nbytes <= self._left:
+        self.nbytes += array.nbytes
+        if self.folder is None or array.nbytes <= self._left:
             self._left -= array.nbytes
             return array
         self._files += 1
-        path = os.path.join(self._folder, f"{self._files}.npy")
-        np.save(path, array, allow_pickle=False)
+        path = os.path.join(self.folder, f"{self._files}.npy")
+        try:
+            np.save(path, array, allow_pickle=False)
+        except OSError as error:
+            raise OutputError(f"cannot write to the folder {self.folder}: {error.strerror or error}") from error
         return path
 
     def get(self, kept: Array | str) -> Array:
@@ -244,9 +265,52 @@ class Store:
 
     def drop(self, kept: Array | str) -> None:
         if isinstance(kept, str):
+            self.nbytes -= np.load(kept, mmap_mode="r", allow_pickle=False).nbytes
             os.unlink(kept)
         else:
+            self.nbytes -= kept.nbytes
             self._left += kept.nbytes
+
+
+def bytes_between(cut: Cut, feeds: Sequence[Mapping[str, Array]], places: Iterable[int]) -> int:
+    """The most bytes of values between two pieces that end at such nodes, by a run on the first batch."""
+    store, most = Store(), 0
+    stream = Stream(cut, feeds[:1], store)
+    for place in sorted(set(places)):
+        stream.run_to(place)
+        most = max(most, store.nbytes)
+    return most * len(feeds)
+
+
+@contextmanager
+def activations(parent: str | None) -> Iterator[str]:
+    """A folder for values between two pieces, gone afterwards; in one that this process has locked, or a temporary
+    one."""
+    if parent is None:
+        with temporary() as folder:
+            yield folder
+        return
+    folder = os.path.join(parent, ACTIVATIONS)
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    make_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def demand_space(folder: str, nbytes: int) -> None:
+    """An error where values between two pieces have no room."""
+    free = shutil.disk_usage(folder).free
+    if nbytes > free:
+        raise OutputError(
+            f"values between two layers take about {_size(nbytes)} on the disk, and {folder} has {_size(free)} left: "
+            "pass fewer --samples, or a --checkpoint folder on a larger disk"
+        )
+
+
+def _size(nbytes: float) -> str:
+    return f"{nbytes / 1e9:.1f} GB"
 
 
 class Shared(Store):
@@ -263,4 +327,4 @@ class Shared(Store):
         """Nothing: it may be of the other."""
 
 
-__all__ = ["Constants", "Cut", "Store", "Stream"]
+__all__ = ["Constants", "Cut", "Store", "Stream", "activations", "bytes_between", "demand_space"]

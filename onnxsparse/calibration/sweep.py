@@ -15,7 +15,8 @@ import numpy as np
 
 from onnxsparse.calibration.batch_norms import PairMoments, batch_norms, re_estimated
 from onnxsparse.calibration.layers import CalibratedLayer
-from onnxsparse.calibration.moments import Samples, dense_moments, swept_moments
+from onnxsparse.calibration.moments import Samples, dense_moments, run_before, swept_moments
+from onnxsparse.calibration.new_numbers import NewNumbers
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.math.values import Array
@@ -65,16 +66,18 @@ class Sweep:
     ) -> None:
         self._solver, self._score = solver or LeastSquares(), score or Obs()
         self._samples, self._sensitivity = samples, sensitivity
-        self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store)
+        self.numbers = NewNumbers(store.folder)
+        self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store, self.numbers)
         tensors = {tensor.name: tensor for tensor, home in cut.model.flow.stores.homes.items() if not home.scope}
         self._norms = list(batch_norms(cut, tensors))
         several = [layer for layer in layers if len(layer.places) > 1]
         self._later = dict(dense_moments(cut, several, samples, store, later=True)) if several else {}
 
-    @property
-    def numbers(self) -> Mapping[str, Array]:
-        """The new numbers, in the type of the tensor."""
-        return self._pruned.replaced
+    def skip(self, layer: CalibratedLayer) -> None:
+        """Go on behind a layer whose numbers are known from an earlier run; what comes before it runs."""
+        self._norms = [norm for norm in self._norms if norm.place >= layer.place]
+        run_before(layer, self._dense, self._pruned)
+        self._later.pop(layer, None)
 
     def layer(self, layer: CalibratedLayer, drops: Sequence[int]) -> Swept:
         """Prune one layer by so many units of each of its weights, and refit it."""
@@ -86,7 +89,7 @@ class Sweep:
         fitted = self._solver.solve(problem, [one.part for one in layer.parts], drops, self._score, False)
         choices = self._choices(problem, layer, fitted, moments.held() or problem.blocks)
         fell_back = bool(layer.held) or not choices[0].cost <= choices[1].cost
-        self._pruned.replaced.update(choices[fell_back].numbers)
+        self.numbers.update(choices[fell_back].numbers)
         masks = {one.weight.name: one.kept(fitted.mask[:, one.part.columns]) for one in layer.parts if one.row}
         whole = choices[2].cost or 1.0
         costs, how = [one.cost / whole for one in choices], (fitted.solved, self._solver.does)
@@ -106,7 +109,7 @@ class Sweep:
             for batch, (dense, pruned) in enumerate(values):
                 found[self._samples.is_held(batch)].add(dense[norm.value], pruned[norm.value])
             judge = found[1] if found[1].count else found[0]
-            self._pruned.replaced.update(re_estimated(norm, found[0], judge, self._pruned.replaced))
+            self.numbers.update(re_estimated(norm, found[0], judge, self.numbers))
 
     def _choices(
         self, problem: Layer, layer: CalibratedLayer, fitted: Fitted, judged: Sequence[Quadratic]
@@ -115,7 +118,7 @@ class Sweep:
         plain, still, none = np.where(fitted.mask, problem.dense, 0.0), np.zeros(len(problem.dense)), fitted.rows * 0.0
         found = []
         for rows, bias in ((fitted.rows, fitted.bias), (plain, still), (none, problem.bias(none))):
-            numbers = layer.numbers(rows, bias, self._pruned.replaced)
+            numbers = layer.numbers(rows, bias, self.numbers)
             found.append(_Choice(numbers, _cost(problem, judged, layer.matrix(numbers), bias)))
         return found
 

@@ -26,6 +26,7 @@ from onnxsparse.version import __version__
 COMMANDS = {
     "inspect": "list every weight, how it is used and what holds it back",
     "plan": "write down what prune would do, to read, edit and pass to --plan",
+    "analyze": "tell what zeros cost the outputs, weight by weight and level by level, and where to spend them",
     "channels": "list which channels of the weights may change places, and what blocks the others",
     "permute": "put channels in an order in which N:M pruning costs less; the outputs stay the same",
     "prune": "write zeros into the weights, by a pattern or for a device",

@@ -138,13 +138,13 @@ def insert_masks(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
-        labels: the array of the labels, for max_loss= (default: labels, label, targets, target or y). Example:
-            labels="classes"
-        eval_data: arrays to measure the dense model and the sparse one on, for max_loss=. Default: None. Example:
+        labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
+            Example: labels="classes"
+        eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
             eval_data="held_out.npz"
-        metrics: what max_loss= is of: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
-            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
-            metrics=["accuracy"]
+        metrics: what is measured, the first for max_loss=: accuracy, top-5, r2, mae, mse, agreement, distance, or
+            module:function, called as f(outputs, batch) for each batch (default: by the data); or such a function.
+            Example: metrics=["accuracy"]
         batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
             Example: batch_axis={"state": 1}
         state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
@@ -197,10 +197,16 @@ def insert_masks(
     set_sizes(model, dims)
     made, notes = planned(model, plan, masks, request.zeros)
     made, request = request.with_plan(made, plan)
-    if request.asked is not None:
-        found, said = pruned(model, made, request)
-        made, notes = masked(found), [*notes, *said]
-    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
+    if request.asked is None:
+        return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
+    if add_bias:
+        raise OptionError("--add-bias is of refitted weights, and mask leaves weights as they are; leave it out")
+    outcome = pruned(model, made, request, refitted=False)
+    assert outcome.calibrated is not None
+    made, said, name = masked(outcome.calibrated), [*notes, *outcome.notes], called(source)
+    finish["details"] = outcome.details
+    finish.pop("output")
+    return with_masks(model, made, said, name, path, **finish)
 
 
 def _refuse(source: str, given: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -22,22 +24,27 @@ from onnx import ModelProto, NodeProto
 from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
-from onnxsparse.calibration.curves import curves_of
+from onnxsparse.calibration.checkpointing import Saves, saves
+from onnxsparse.calibration.curves import costs_of, curves_of, tried
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
-from onnxsparse.calibration.layers import Layers, layers_of
+from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
+from onnxsparse.calibration.new_numbers import Read
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sample_checks import doubts, sound
 from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
-from onnxsparse.calibration.streams import Cut, Store
+from onnxsparse.calibration.streams import HELD as HELD_VALUES
+from onnxsparse.calibration.streams import Cut, Store, activations, bytes_between, demand_space
 from onnxsparse.calibration.sweep import Sweep, Swept
+from onnxsparse.calibration.workers import working
 from onnxsparse.data import Samples as Data
 from onnxsparse.data import Stream, open_data
 from onnxsparse.errors import MissingExtraError, OptionError, brief, nearest
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of
@@ -66,8 +73,17 @@ class Calibrated:
     """What the sweep found of the layer of each weight that it reached."""
 
 
+class Numbered(NamedTuple):
+    """New numbers of stored tensors, and what these are, by tag."""
+
+    tags: Mapping[str, StoredParam]
+    numbers: Mapping[str, Array]
+
+
 SCORES = ("obs", "wanda", "ria")
 """Those that say nothing without samples."""
+UNLIKE = ("data", "workers", "checkpoint", "resume")
+"""What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
 HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
 ENGINES = ("auto", "ort", "torch")
 
@@ -111,8 +127,6 @@ class Asked:
         """What calibration cannot do yet is refused, never passed over."""
         missing = {
             "--add-bias": self.add_bias,
-            "--workers": self.workers not in (None, 1),
-            "--checkpoint": self.checkpoint is not None or self.resume,
         }
         flag = next((flag for flag, asked in missing.items() if asked), "")
         if flag:
@@ -130,23 +144,45 @@ def calibrating(
     model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None
 ) -> Iterator[Calibration]:
     """The calibration of a model; what it finds of the samples serves all levels that are asked of it."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
+    demand_runtime()
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
-    with named_states(model):
-        by_gradients = asked.sensitivity == GRADIENTS
+    by_gradients = asked.sensitivity == GRADIENTS
+    checkpoint = None if asked.checkpoint is None else os.fspath(asked.checkpoint)
+    with ExitStack() as stack:
+        stack.enter_context(named_states(model))
+        stack.enter_context(working(asked.workers))
+        batches = batches_of(feeds, model.copy_proto() if by_gradients and not axes.states else None)
+        known = stack.enter_context(saves(checkpoint, asked.resume, partial(_job, model, plan, asked), batches.feeds))
+        folder = folder or stack.enter_context(activations(checkpoint))
         find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
-        whole = model.copy_proto() if by_gradients and not axes.states else None
-        solver, score = solvers.parse(asked.solver), scores.parse(asked.score)
-        yield Calibration(model, plan, batches_of(feeds, whole), find, folder, solver, score)
+        how = solvers.parse(asked.solver), scores.parse(asked.score)
+        yield Calibration(model, plan, batches, find, folder, *how, known)
 
 
-def samples_of(model: Model, asked: Asked, axes: SampleAxes) -> Data | Stream:
-    """The samples that are asked for: of those with random access the ones that the seed draws, else the first."""
-    known = isinstance(asked.data, (Data, Stream))
-    data = asked.data if known else open_data(asked.data, fields_of(model, axes), None, False, None)
-    return data.drawn(asked.samples, asked.seed) if isinstance(data, Data) and not known else data
+def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
+    """What has to be the same for a calibration to go on, beside the samples."""
+    options = [(one.name, getattr(asked, one.name)) for one in fields(asked) if one.name not in UNLIKE]
+    rows = [(row.name, row.pattern.text if row.pattern else "", row.drop) for row in plan.rows]
+    return [model.sha256(), plan.rule.score.name, *map(str, options), *map(str, rows)]
+
+
+def demand_runtime() -> None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
+
+
+def samples_of(
+    model: Model, asked: Asked, axes: SampleAxes, labels: str | None = None, whole: bool = False
+) -> Data | Stream:
+    """The samples that are asked for: of those with random access the ones that the seed draws, else the first.
+
+    `whole`: all of them, in the order in which they are drawn.
+    """
+    if isinstance(asked.data, (Data, Stream)):
+        return asked.data
+    data = open_data(asked.data, fields_of(model, axes), labels, labels is not None, None)
+    return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
 
 
 def by_curves(plan: Plan, asked: Asked) -> bool:
@@ -208,7 +244,9 @@ class Calibration:
         folder: str | None = None,
         solver: Solver | None = None,
         score: Score | None = None,
+        known: Saves | None = None,
     ) -> None:
+        self._saves = known or Saves(None, "")
         self._file, self._inlined, self._folder = plan, without_functions(model, plan), folder
         self._solver, self._score = solver, score
         self.model, self.plan = model, plan
@@ -223,24 +261,63 @@ class Calibration:
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """How much each output of each layer matters; found once."""
-        return self._find(self.samples, self.found)
+        known = self._saves.sensitivity(self.found.layers)
+        if known is None:
+            known = self._find(self.samples, self.found)
+            self._saves.keep_sensitivity(self.found.layers, known)
+        return known
 
     @cached_property
     def curves(self) -> list[Curve]:
         """What each layer costs, by how much of it is kept; made once."""
-        return curves_of(self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder))
+        layers = self.found.layers
+        known, places = self._saves.curves(layers), {layer: number for number, layer in enumerate(layers)}
+        self._demand_space(1)
+        return curves_of(
+            self.cut, layers, self.samples, self.sensitivity, Store(self._folder), known,
+            lambda layer, curve: self._saves.keep_curve(places[layer], curve),
+        )  # fmt: skip
 
-    def leveled(self, asked: Asked) -> Plan:
-        """The plan with the levels that are asked for: those of its allocation, or those that cost the least."""
-        sparsity = self.plan.rule.sparsity
-        if sparsity is None or not by_curves(self.plan, asked):
-            return self._file
-        return self.allocated(sparsity, asked.budget)
+    def _demand_space(self, nets: int) -> None:
+        """Say how much of the disk the values between two layers of so many nets at a time take."""
+        if self._folder is not None and len(self.samples.feeds) > 1:
+            nbytes = nets * self._between - HELD_VALUES
+            demand_space(self._folder, nbytes)
+            if nbytes > 0:
+                progress.advance(f"calibrate, with {nbytes / 1e9:.1f} GB in {self._folder}", 0, 1)
 
-    def allocated(self, sparsity: float, budget: str = "params") -> Plan:
-        """The plan with as much of each layer dropped as costs the least together."""
-        made = shared_out(self.model, self.plan, self.found.layers, self.curves, sparsity, budget)
-        return made if self._inlined is None else self._inlined.rows(self._file, made)
+    @cached_property
+    def _between(self) -> int:
+        return bytes_between(self.cut, self.samples.feeds, [place for one in self.found.layers for place in one.places])
+
+    def leveled(self, asked: Asked, plan: Plan | None = None) -> Plan:
+        """A plan with the levels that are asked for: those of its allocation, or those that cost the least."""
+        plan = self._file if plan is None else plan
+        sparsity = plan.rule.sparsity
+        if sparsity is None or not by_curves(plan, asked):
+            return plan
+        own = plan if self._inlined is None else self._inlined.plan(plan)
+        made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
+        return made if self._inlined is None else self._inlined.rows(plan, made)
+
+    def costs(self) -> dict[str, float]:
+        """What each layer alone costs the outputs, pruned as the plan says, by the name of its node."""
+        layers, store = self.found.layers, Store(self._folder)
+        return dict(zip(
+            (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
+        ))  # fmt: skip
+
+    def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
+        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
+        for layer, found in tried(*given):
+            yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]
+
+    def _of_file(self, found: Numbered) -> Numbered:
+        """The same by the tags of the file, where the layers are those of a copy."""
+        if self._inlined is None:
+            return found
+        return Numbered(self._inlined.tags, self._inlined.numbers(found.numbers, found.tags))
 
     def planned(self, plan: Plan) -> Plan:
         """A plan that says of each weight that cannot be calibrated why not; nothing is swept."""
@@ -259,12 +336,23 @@ class Calibration:
         return replace(found, plan=bare.rows(plan, found.plan), numbers=numbers, tags=bare.tags, swept=swept)
 
     def _swept(self, plan: Plan) -> Calibrated:
+        self._demand_space(2)
         store = Store(self._folder)
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
+        wanted = hashlib.sha256(str([(row.name, row.drop) for row in plan.rows]).encode()).hexdigest()
         for number, layer in enumerate(self.found.layers):
+            if not any(rows[one.weight.name].pattern for one in layer.parts):
+                continue  # it stays dense after all
             drops = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
-            swept = sweep.layer(layer, drops)
+            what = f"layer {number} {wanted}"
+            swept = self._saves.swept(what, layer, sweep.numbers)
+            if swept is None:
+                swept = sweep.layer(layer, drops)
+                self._saves.keep_swept(what, swept, sweep.numbers)
+            else:
+                sweep.skip(layer)
+            swept = replace(swept, masks={name: sweep.numbers.aside(mask) for name, mask in swept.masks.items()})
             done.update({one.weight.name: swept for one in layer.parts if one.row})
             progress.advance("calibrate", number + 1, len(self.found.layers))
         sweep.normalise()
@@ -283,21 +371,22 @@ class Calibration:
         keep = swept.masks[row.name]
         return replace(row, keep=keep, cut=None, reason=_said(swept))
 
-    def _by_tag(self, numbers: Mapping[str, Array]) -> tuple[dict[str, StoredParam], dict[str, Array]]:
+    def _by_tag(self, numbers: Mapping[str, Array]) -> tuple[dict[str, StoredParam], Mapping[str, Array]]:
         homes = self.model.flow.stores.homes
         weights = {weight.tensor: weight for weight in self.model.weights}
-        tags, found = dict[str, StoredParam](), dict[str, Array]()
+        tags, found = dict[str, StoredParam](), dict[str, Callable[[], Array]]()
         for tensor, home in homes.items():
             if not home.scope and tensor.name in numbers:
                 known = weights.get(tensor)
                 tags[home.tag] = vector_param(tensor, home.tag) if known is None else weight_param(known)
-                found[home.tag] = _plain(numbers[tensor.name], tensor.kind)
-        return tags, found
+                found[home.tag] = partial(_plain, numbers, tensor)
+        return tags, Read(found)
 
 
-def _plain(array: Array, kind: str) -> Array:
+def _plain(numbers: Mapping[str, Array], tensor: StoredTensor) -> Array:
     """Numbers as numpy has them: those of bfloat16 come as their bits."""
-    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else array
+    array = numbers[tensor.name]
+    return (array.astype(np.uint32) << 16).view(np.float32) if tensor.kind == "bfloat16" else array
 
 
 def _thin(found: Iterable[Swept]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from onnxsparse.allocations.curves import Sensitivity
@@ -18,9 +19,22 @@ from onnxsparse.data.images import as_images
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.options import CalibrationOptions, Masks, Path, SparsityOptions, options_of
-from onnxsparse.passes.calibrate import SCORES, SENSITIVITY, Asked, Calibrated, Calibration, by_curves, calibrating
+from onnxsparse.passes.calibrate import (
+    SCORES,
+    SENSITIVITY,
+    Asked,
+    Calibrated,
+    Calibration,
+    by_curves,
+    calibrating,
+    demand_runtime,
+    samples_of,
+)
+from onnxsparse.passes.loss_budget import Measuring, Wanted, measuring, remarks, told, within, written
+from onnxsparse.passes.quantization.figures import MaxLoss
 from onnxsparse.planning.model_inputs import sample_axes
 from onnxsparse.planning.plan import Plan
+from onnxsparse.planning.rule import Rule
 
 SHARED = ("seed", "score", "allocation")
 """Options that mean something without samples, too."""
@@ -39,6 +53,13 @@ class Request:
     zeros: SparsityOptions
     asked: Asked | None = None
     options: CalibrationOptions = field(default_factory=CalibrationOptions)
+    wanted: Wanted = field(default_factory=Wanted)
+    by_labels: bool = False
+    """Whether figures are wanted as soon as the samples have labels."""
+
+    @property
+    def limit(self) -> MaxLoss | None:
+        return self.wanted.limit
 
     def with_plan(self, made: Plan, file: Path | None) -> tuple[Plan, Request]:
         """A plan file says how it was calibrated, and its levels stay."""
@@ -46,6 +67,8 @@ class Request:
             if made.calibration and self.asked is None:
                 raise OptionError(f"{file} was made with samples (score {made.calibration.get('score')}): pass --data")
             return made, self
+        if self.limit is not None:
+            raise OptionError("--plan says how much goes, and --max-loss finds it; leave one of the two out")
         said = {name: made.calibration[name] for name in RECORDED if name in made.calibration}
         other = next((name for name in said if getattr(self.options, name) not in (None, said[name])), "")
         if other:
@@ -62,16 +85,38 @@ def requested(zeros: SparsityOptions, options: CalibrationOptions, plan: Path | 
         raise OptionError("--masks says which zeros, and --data finds them from samples; leave one of the two out")
     if zeros.tie_equal:
         raise OptionError("--tie-equal does not go with --data: each weight is refitted to what comes into it")
-    if options.max_loss is not None:
-        raise OptionError("calibration cannot do --max-loss yet; leave it out")
+    wanted = _wanted(options)
     given = {name: getattr(options, name) for name in ("samples", "solver", "sensitivity", "budget", "seed", "score")}
     said = {name: value for name, value in given.items() if value is not None}
     switches = {name: getattr(options, name) for name in ("engine", "add_bias", "workers", "checkpoint", "resume")}
-    (data,) = as_images([options.data], options.resize, options.mean, options.std, options.layout)
+    images = options.resize, options.mean, options.std, options.layout
+    data, eval_data = as_images([options.data, options.eval_data], *images)
     asked = Asked(data, allocation=options.allocation, **said, **switches)
     if plan is None:
-        zeros = _of_the_rule(zeros, asked)
-    return Request(zeros, asked, options)
+        zeros = _of_the_rule(zeros if wanted.limit is None else _without_level(zeros), asked)
+    return Request(zeros, asked, options, replace(wanted, eval_data=eval_data))
+
+
+def _wanted(options: CalibrationOptions) -> Wanted:
+    """What is measured, and what may be lost of it."""
+    metrics = options.metrics
+    chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
+    limit = None if options.max_loss is None else MaxLoss.parse(options.max_loss)
+    measured = limit is not None or options.eval_data is not None
+    for flag, given in (("--metric", bool(chosen)), ("--labels", options.labels is not None)):
+        if given and not measured:
+            raise OptionError(f"{flag} is of what is measured: pass --eval-data, or --max-loss, too")
+    return Wanted(options.eval_data, options.labels, chosen, limit)
+
+
+def _without_level(zeros: SparsityOptions) -> SparsityOptions:
+    """Zeros of which a measured loss says how many: any, unless a pattern is named; the rule begins at one half."""
+    level = next((flag for flag, value in (("--sparsity", zeros.sparsity), ("--level", zeros.level)) if value), "")
+    if level:
+        raise OptionError(f"--max-loss finds how much goes, and {level} says it; leave one of the two out")
+    pattern = zeros.pattern if zeros.pattern or zeros.target else "unstructured"
+    known = Rule.of(replace(zeros, pattern=pattern, allocation=None, score=None)).pattern
+    return replace(zeros, pattern=pattern, sparsity=0.5 if known is not None and known.takes_sparsity else None)
 
 
 def _of_the_rule(zeros: SparsityOptions, asked: Asked) -> SparsityOptions:
@@ -98,27 +143,48 @@ def _demand_samples(options: CalibrationOptions) -> None:
 # -- what is found
 
 
-def leveled(model: Model, made: Plan, request: Request) -> tuple[Plan, list[str]]:
-    """The plan with the levels that samples say, and remarks: what `plan` writes down."""
-    with _calibration(model, made, request) as (calibration, asked):
-        plan = calibration.planned(calibration.leveled(asked))
-        curved = by_curves(made, asked)
-        found = _recorded(plan, made, calibration, asked, calibration.sensitivity.engine if curved else "")
-        return found, _remarks(calibration, curved)
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What samples make of a plan: masks and numbers where it was swept, and what a report says of it."""
+
+    plan: Plan
+    calibrated: Calibrated | None
+    details: dict[str, Any]
+    notes: list[str]
 
 
-def pruned(model: Model, made: Plan, request: Request) -> tuple[Calibrated, list[str]]:
-    """The plan with masks, new numbers, and remarks."""
-    with _calibration(model, made, request) as (calibration, asked):
-        found = calibration.swept(calibration.leveled(asked))
-        plan = _recorded(found.plan, made, calibration, asked, calibration.sensitivity.engine)
-        details = {**plan.calibration, "ridge": RIDGE, "layers": len(calibration.found.layers)}
-        notes = [*_remarks(calibration), *found.notes]
-        return replace(found, plan=plan, details={"calibration": details}), notes
+def leveled(model: Model, made: Plan, request: Request) -> Outcome:
+    """The plan with the levels that samples say: what `plan` writes down."""
+    if request.limit is not None:
+        return pruned(model, made, request)
+    with calibration_run(model, made, request) as run:
+        plan = run.calibration.planned(run.calibration.leveled(run.asked))
+        curved = by_curves(made, run.asked)
+        found = _recorded(plan, made, run, run.calibration.sensitivity.engine if curved else "")
+        return Outcome(found, None, {"calibration": dict(found.calibration)}, run.remarks(curved))
+
+
+def pruned(model: Model, made: Plan, request: Request, refitted: bool = True) -> Outcome:
+    """The plan with masks and new numbers; `refitted` says whether these are what is delivered, and measured."""
+    limit, metered = request.limit, None
+    with calibration_run(model, made, request) as run:
+        calibration, measured = run.calibration, run.measuring
+        if limit is not None and measured is not None:
+            write = partial(written, model, refitted=refitted)
+            metered = within(limit, calibration, run.asked, measured.figures, write)
+        found = metered.found if metered else calibration.swept(calibration.leveled(run.asked))
+        plan = _recorded(found.plan, made, run, calibration.sensitivity.engine)
+        details: dict[str, Any] = {**plan.calibration, "ridge": RIDGE, "layers": len(calibration.found.layers)}
+        notes = [*run.remarks(), *found.notes]
+        more: dict[str, Any] = {}
+        if measured is not None:
+            figures = metered.figures if metered else measured.figures(written(model, found, refitted))
+            more, notes = told(measured, figures, limit, metered), [*notes, *remarks(measured, limit, metered)]
+        return Outcome(plan, replace(found, plan=plan), {"calibration": details, **more}, notes)
 
 
 def masked(found: Calibrated) -> Plan:
-    """The plan for masks in the graph: the numbers stay as they are, and the rows say so."""
+    """A plan for masks in the graph: the numbers stay as they are, and the rows say so."""
     rows = [
         replace(row, reason=_of_mask(found.swept[row.name])) if row.name in found.swept else row
         for row in found.plan.rows
@@ -130,18 +196,40 @@ def _of_mask(swept: Swept) -> str:
     return f"masked, not refitted: error {swept.unfitted:.2%} of its outputs"
 
 
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A calibration, as it was asked for, and what measures it."""
+
+    calibration: Calibration
+    asked: Asked
+    measuring: Measuring | None
+
+    def remarks(self, looked: bool = True) -> list[str]:
+        """What is said of the samples; whether they are few where they were looked at."""
+        count = self.calibration.samples.count
+        few = [f"{count} samples are few: some hundred are better"] if looked and count < FEW else []
+        return [*self.calibration.samples.notes, *few]
+
+
 @contextmanager
-def _calibration(model: Model, made: Plan, request: Request) -> Iterator[tuple[Calibration, Asked]]:
-    asked = request.asked
+def calibration_run(model: Model, made: Plan, request: Request) -> Iterator[Run]:
+    asked, options = request.asked, request.options
     assert asked is not None
-    axes = sample_axes(model, request.options.batch_axis, request.options.state)
-    with calibrating(model, made, asked, axes) as calibration:
-        yield calibration, asked
+    demand_runtime()
+    axes = sample_axes(model, options.batch_axis, options.state)
+    own = options.eval_data is None and (request.limit is not None or request.by_labels)
+    data, measured = samples_of(model, asked, axes, options.labels, whole=own), None  # what measures is drawn, too
+    labeled = request.by_labels and (data.has_labels or bool(request.wanted.metrics))
+    if request.limit is not None or request.wanted.eval_data is not None or labeled:
+        measured = measuring(model, data, asked, request.wanted, axes)
+        data = measured.seen
+    with calibrating(model, made, replace(asked, data=data), axes) as calibration:
+        yield Run(calibration, asked, measured)
 
 
-def _recorded(plan: Plan, made: Plan, calibration: Calibration, asked: Asked, engine: str) -> Plan:
+def _recorded(plan: Plan, made: Plan, run: Run, engine: str) -> Plan:
     """The plan with what decided it: what it was not asked for is left out."""
-    curved = by_curves(made, asked)
+    asked, curved = run.asked, by_curves(made, run.asked)
     leveled = made.rule.pattern is not None and made.rule.pattern.takes_sparsity
     allocation = SENSITIVITY if curved else made.rule.allocation.name if leveled else ""
     known = made.calibration if asked.allocation == GIVEN else {"allocation": allocation}
@@ -152,18 +240,11 @@ def _recorded(plan: Plan, made: Plan, calibration: Calibration, asked: Asked, en
         "sensitivity": asked.sensitivity,
         "engine": engine,
         "budget": asked.budget if curved else known.get("budget", ""),
-        "samples": calibration.samples.count,
+        "samples": run.calibration.samples.count,
         "seed": asked.seed,
     }
     rule = replace(plan.rule, allocation=Sensitivity() if curved else plan.rule.allocation, by=asked.score)
     return replace(plan, rule=rule, calibration={name: value for name, value in facts.items() if value != ""})
 
 
-def _remarks(calibration: Calibration, looked: bool = True) -> list[str]:
-    """What is said of the samples."""
-    count = calibration.samples.count
-    few = [f"{count} samples are few: some hundred are better"] if looked and count < FEW else []
-    return [*calibration.samples.notes, *few]
-
-
-__all__ = ["Request", "leveled", "masked", "pruned", "requested"]
+__all__ = ["Outcome", "Request", "Run", "calibration_run", "leveled", "masked", "pruned", "requested"]

@@ -109,7 +109,7 @@ def deliver(
         proto = model.copy_proto()
         notes = [*notes, *change(proto)]
         model, made = Model.over(proto), plan
-        plan = _in(model, plan)
+        plan = in_model(model, plan)
         if any(row.weight.shape != one.weight.shape for row, one in zip(plan.rows, made.rows)):
             record(model, plan)
     report = planned_report("prune", name, plan, model, notes, target, change is None)
@@ -118,7 +118,7 @@ def deliver(
     return finish(model, report, target, overwrite, plan, beside, note, check=check)
 
 
-def _in(model: Model, plan: Plan) -> Plan:
+def in_model(model: Model, plan: Plan) -> Plan:
     """The same plan with the weights as they are stored in a model."""
     stored = {weight.name: weight for weight in model.weights}
     return replace(plan, rows=tuple(_as_stored(row, stored.get(row.name, row.weight)) for row in plan.rows))
@@ -205,4 +205,4 @@ def _counted(
     return check(report, written) if check else report
 
 
-__all__ = ["Check", "Delivered", "called", "deliver", "demand_unread", "finish", "target_of", "untrained"]
+__all__ = ["Check", "Delivered", "called", "deliver", "demand_unread", "finish", "in_model", "target_of", "untrained"]

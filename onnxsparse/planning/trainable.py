@@ -10,8 +10,9 @@ What it does not do: change the graph, or touch a tensor that did not train.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -88,18 +89,18 @@ def _is_own(tensor: FloatsAttribute, node: NodeProto | None) -> bool:
 
 def send_back(trained: Mapping[str, Array], tags: Mapping[str, StoredParam]) -> None:
     """Make the trained numbers the edits of the stored tensors."""
-    for tag, array in trained.items():
-        tags[tag].tensor.edit = _Sent(array, tags[tag].tensor)
+    for tag in trained:
+        tags[tag].tensor.edit = _Sent(partial(trained.__getitem__, tag), tags[tag].tensor)
 
 
 class _Sent:
     """Numbers in the type of the tensor they go into."""
 
-    def __init__(self, array: Array, tensor: StoredTensor) -> None:
-        self._array, self._tensor = array, tensor
+    def __init__(self, read: Callable[[], Array], tensor: StoredTensor) -> None:
+        self._read, self._tensor = read, tensor
 
     def __call__(self) -> Iterator[Array]:
-        flat = self._array.reshape(-1)
+        flat = self._read().reshape(-1)
         yield _bfloat16(flat) if self._tensor.kind == "bfloat16" else flat.astype(self._tensor.dtype, copy=False)
 
 

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxsparse.errors import spelled
+from onnxsparse.report.analysis_table import lines as analysis_lines
+from onnxsparse.report.analysis_table import spending, weights_cost
 from onnxsparse.report.channels_table import classes_table, gains_table, proof_line, to_be_pruned
 from onnxsparse.report.channels_table import summary as channels_summary
 from onnxsparse.report.rows import DENSE, NOTHING, TIED, Report, Row
@@ -21,7 +23,7 @@ from onnxsparse.report.weights_table import printable as _printable
 from onnxsparse.report.weights_table import share as _share
 from onnxsparse.report.weights_table import weights_table
 
-WIDE = 160
+WIDE, SHOWN = 160, 8
 _DONE = ("planned", "pruned", "masked")
 _VERBS = {
     "inspect": "prunable",
@@ -95,7 +97,18 @@ def _show_channels(console: Console, report: Report, verbosity: int) -> None:
     _print(console, [*lines[:1], *filter(None, lines[1:]), *_grouped(title, staying, verbosity)])
 
 
+def _show_analysis(console: Console, report: Report, verbosity: int) -> None:
+    if report.details["analysis"]["weights"]:  # type: ignore[index]
+        console.print(weights_cost(report))
+        console.print()
+        console.print(spending(report, len(report.rows) if verbosity > 0 else SHOWN))
+    staying = [row for row in report.rows if row.reason]
+    written = [f"written: {report.output}"] if report.output else []
+    _print(console, ["", *analysis_lines(report), *written, *_grouped("not looked at:", staying, verbosity)])
+
+
 _OWN: dict[str, Callable[[Console, Report, int], None]] = {
+    "analyze": _show_analysis,
     "check": _show_check,
     "levels": _show_levels,
     "channels": _show_channels,

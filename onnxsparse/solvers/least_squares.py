@@ -8,27 +8,36 @@ Surgeon, Hassibi and Stork), are with P = H_KK^-1
 
 1. `Exact` has a factor for each row; rows with the same mask are done together. Where few weights R are gone it comes
    from the inverse of all, which the rows share: P = [H^-1]_KK - [H^-1]_KR ([H^-1]_RR)^-1 [H^-1]_RK.
-2. `Shared` is for large layers: the costs are those of the inverse of all, and the weights come from conjugate
-   gradients on all rows at once, each in the space of its own mask. What it multiplies is rounded to float32 where
-   that is faster; sums of residuals are in float64.
+2. `Shared` is for large layers: weights come from conjugate gradients on all rows at once, each in the space of its
+   own mask, and P_ii lies between that of all weights, [H^-1]_ii, and that of a weight alone, 1 / H_ii, by the share
+   that is kept. Errors are 1 to 3 per cent above those of `Exact` after as many rounds. What is multiplied is rounded
+   to float32 where that is faster; sums of residuals are in float64.
 3. Which of the two is taken depends on the shape alone: see `solver_of`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
+from onnxsparse.solvers.jobs import each
 from onnxsparse.solvers.quadratic import Quadratic
 
 EXACT = 2.5e11
 """Rows times the cube of the inputs up to which each row has a factor of its own: some seconds."""
 STEPS, CLOSE = 40, 1e-4
 """Conjugate gradients end after so many steps, or when all residuals are so small a part of the first."""
+TENS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
+"""What is added to a diagonal, as shares of its mean, where a matrix is not positive definite."""
+JOBS = 8
+"""Into how many jobs the rows of a block are dealt out."""
 LEAF = 48
 """Triangular matrices up to this size are inverted as they are."""
 
@@ -75,7 +84,20 @@ class Refit(ABC):
 
 def inverse_factor(matrix: Array) -> Array:
     """F with F^T F the inverse of a positive definite matrix: its Cholesky factor, inverted."""
-    return _lower_inverse(np.linalg.cholesky(matrix))
+    return _lower_inverse(cholesky(matrix))
+
+
+def cholesky(matrix: Array) -> Array:
+    """The lower factor; where rounding has taken what makes a matrix definite, with as little more on the diagonal as
+    gives that back."""
+    with suppress(np.linalg.LinAlgError):
+        return np.linalg.cholesky(matrix)
+    size = matrix.shape[-1]
+    mean = np.maximum(np.trace(matrix, axis1=-2, axis2=-1) / size, np.finfo(np.float64).tiny)
+    for more in TENS:
+        with suppress(np.linalg.LinAlgError):
+            return np.linalg.cholesky(matrix + more * np.multiply.outer(mean, np.eye(size)))
+    raise ModelError("the inputs of a layer have no finite moments on these samples: look for numbers that overflow")
 
 
 def _lower_inverse(lower: Array) -> Array:
@@ -148,13 +170,27 @@ class Exact(Refit):
 
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
         found, cost = np.zeros_like(self.dense), np.zeros_like(self.dense)
-        for same in _alike(mask):
+        sets = list(_alike(mask))
+        sizes = [int(np.count_nonzero(mask[same[0]])) for same in sets]
+        if any(2 * size > mask.shape[1] for size in sizes):
+            _ = self.full, self.inverse  # once, before they go into processes
+        jobs = [(mask, sets[first::JOBS], more) for first in range(min(JOBS, len(sets)))]
+        work = float(sum(min(size, mask.shape[1] - size) ** 3 for size in sizes))
+        for done in each(self._of_sets, jobs, work):
+            for place, own, paid in done:
+                found[place], cost[place] = own, paid
+        return found, cost
+
+    def _of_sets(self, mask: Array, sets: Sequence[Array], more: bool) -> list[tuple[Any, Array, Array | float]]:
+        """Where the kept weights of rows with the same mask lie, what they are, and what they cost."""
+        done = []
+        for same in sets:
             kept, gone = np.flatnonzero(mask[same[0]]), np.flatnonzero(~mask[same[0]])
             if len(kept):
                 few = len(gone) < len(kept)
                 own, paid = (self._without if few else self._among)(same, kept, gone, more)
-                found[np.ix_(same, kept)], cost[np.ix_(same, kept)] = own, paid
-        return found, cost
+                done.append((np.ix_(same, kept), own, paid))
+        return done
 
     def _among(self, same: Array, kept: Array, gone: Array, more: bool) -> tuple[Array, Array | float]:
         """From the matrix of those that are kept."""
@@ -194,7 +230,12 @@ class Shared(Refit):
 
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
         found = self.descended(mask, rows)
-        return found, costs(found, self.diagonal, self.groups, _corners(self.factor)) if more else np.zeros_like(found)
+        if not more:
+            return found, np.zeros_like(found)
+        share = mask.mean()
+        if self.groups is None:
+            return found, np.square(found) * np.diagonal(self.damped) ** (1 - share) / self.diagonal**share
+        return found, costs(found, self.diagonal, self.groups, _corners(self.factor))
 
     def descended(self, mask: Array, rows: Array) -> Array:
         """Conjugate gradients under a mask, from some rows on."""

@@ -147,7 +147,7 @@ def _deliver(
     if task.part is not None and task.part.points is not None and outcome.attempts and task.processes.first:
         distances, why = whole_distances(task, arrays)
         notes += [why] if why else []
-    made = with_defaults(task.recipe, plan, task.feeding.per_epoch or 0, task.pruned_share)
+    made = with_defaults(task.recipe, plan, task.feeding.per_epoch or 0, task.pruned_share, task.starts_near)
     details = {
         "engine": engines.chosen if outcome.attempts else "none",
         "batch_axes": dict(task.axes.inputs),
@@ -317,20 +317,19 @@ def still_falling(probes: Sequence[float], untrained: float) -> str:
 # -- The recipe that a run went by, with every default that was decided on the way filled in.
 
 
-def with_defaults(recipe: Recipe, plan: Plan, per_epoch: int, pruned_share: float) -> Recipe:
+def with_defaults(recipe: Recipe, plan: Plan, per_epoch: int, pruned_share: float, near: bool = False) -> Recipe:
     """What a recipe came to with a plan; `per_epoch` is the steps of an epoch, or 0 where nobody knows them."""
-    calibrated = recipe.only(Pruning).init == CALIBRATED
     known = {
-        Training: _training_with_defaults(recipe.only(Training), per_epoch, pruned_share, calibrated),
+        Training: _training_with_defaults(recipe.only(Training), per_epoch, pruned_share, near),
         Pruning: _pruning_with_defaults(recipe.only(Pruning), plan),
     }
     return Recipe(tuple(known.get(type(one), one) for one in recipe.modifiers))
 
 
-def _training_with_defaults(training: Training, per_epoch: int, pruned_share: float, calibrated: bool) -> Training:
+def _training_with_defaults(training: Training, per_epoch: int, pruned_share: float, near: bool) -> Training:
     if training.steps is None and training.epochs is None:
         training = replace(training, steps=training.total(per_epoch))
-    rate = training.base_rate(pruned_share, calibrated)
+    rate = training.base_rate(pruned_share, near)
     warm_up = training.warm_up_at(training.total(per_epoch))
     return replace(training, rate=None if training.optimizer == OWN else rate, warm_up=warm_up)
 

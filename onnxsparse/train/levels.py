@@ -34,13 +34,14 @@ from onnxsparse.planning.plan import Plan, candidates
 from onnxsparse.planning.rule import Rule
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers.levels import Levels, read_levels
-from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.pruning import CALIBRATED, Pruning
 from onnxsparse.report.history import draw_levels
 from onnxsparse.report.rows import Report, Totals
 from onnxsparse.train.engine_choice import Means, met
 from onnxsparse.train.evaluation import Evaluation
 from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
+from onnxsparse.train.start import against
 from onnxsparse.train.task import Task, ask, digest_of, metric_list
 
 RUN, TABLE = ".run", "levels.json"
@@ -129,7 +130,11 @@ def _through(task: Task, text: str, epochs: float | None, steps: int | None) -> 
     recipe = Recipe((training, task.objective, task.recipe.only(Pruning), Levels(text)))
     counts = _drops(task, levels)
     by_tag = {tag: [count[row.name] for count in counts] for tag, row in task.planned.items()}
-    made = replace(task, recipe=recipe, levels=by_tag)
+    pruning = task.recipe.only(Pruning)
+    asked = pruning.init == CALIBRATED
+    why = against(task, pruning) if asked else ""
+    notes = (*task.notes, f"levels start plainly pruned: {why}") if why else task.notes
+    made = replace(task, recipe=recipe, levels=by_tag, calibrates=asked and not why, notes=notes)
     digest = json.dumps([digest_of(made), text, [sorted(count.items()) for count in counts]])
     return replace(made, digest=digest), [_level(task.plan, level, drops) for level, drops in zip(levels, counts)]
 

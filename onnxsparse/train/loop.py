@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ from onnxsparse.train.evaluation import Evaluation, ranges_of
 from onnxsparse.train.fake_quantization import FakeQuantization, Integers, tags_by_name
 from onnxsparse.train.onnx_trainee import OnnxTrainee
 from onnxsparse.train.outcome import Account, Outcome, Watcher
+from onnxsparse.train.start import float32_of, recalibrated
 from onnxsparse.train.task import Task, demand_alike_step
 
 __all__ = ["Outcome", "Run", "Watcher"]
@@ -151,6 +152,14 @@ class Run:
         losses = [self.engine.evaluate(batch)[0] for batch in self.task.feeding.probe()]
         loss = self.task.processes.mean(float(np.mean(losses)))
         return loss if math.isfinite(loss) else math.inf
+
+    def recalibrated(self, drops: Mapping[str, int]) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """What is kept of each weight that trains, flat, and the new numbers, by tag, of the network as it is now."""
+        found = recalibrated(self.task, self.engine, drops)
+        keeps = {row.name: row.keep for row in found.plan.planned if row.keep is not None}
+        masks = {tag: keeps[row.name] for tag, row in weights.live(self.engine, self.planned)}
+        numbers = {tag: float32_of(array) for tag, array in found.numbers.items() if tag in self.engine.weights}
+        return masks, numbers
 
     def note_probe(self, loss: float) -> None:
         self._account.probed = loss

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,22 @@ import numpy as np
 from onnxsparse import checkpoints, schedules
 from onnxsparse.acts.act import MASK
 from onnxsparse.acts.weights import choice
+from onnxsparse.allocations.curves import Sensitivity
+from onnxsparse.engines.engine import Engine
 from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.graph.model import Model
+from onnxsparse.losses import in_units, scale_along
 from onnxsparse.math.values import Array
-from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated, calibrated
+from onnxsparse.options import CalibrationOptions, SparsityOptions
+from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated
+from onnxsparse.passes.calibrated_pruning import GIVEN, Request, pruned
+from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.model_inputs import fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
-from onnxsparse.recipes.modifiers.pruning import Pruning
-from onnxsparse.train.evaluation import File
+from onnxsparse.recipes.modifiers.pruning import PLAIN, Pruning
+from onnxsparse.train.evaluation import File, float_now
 from onnxsparse.train.task import Task
 from onnxsparse.version import __version__
 
@@ -48,12 +55,14 @@ class Start:
     masks: Mapping[str, Array]
     numbers: Mapping[str, Array]
     notes: tuple[str, ...]
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    """What is recorded of it in the plan."""
 
 
 def started(task: Task, folder: str | None = None, resume: bool = False) -> Task:
     """The task with the start that its recipe asks for."""
     pruning = task.recipe.only(Pruning)
-    if pruning.init == "plain" or task.by_epochs is not None or task.plan.holds or not task.plan.planned:
+    if pruning.init == PLAIN or task.by_epochs is not None or task.plan.holds or not task.plan.planned:
         return task
     why = against(task, pruning)
     if why:
@@ -83,7 +92,7 @@ def against(task: Task, pruning: Pruning) -> str:
 def plainly(task: Task, note: str) -> Task:
     """The task as it is without a calibration; the recipe that is written beside the result says so, too."""
     recipe = task.recipe.holding(
-        replace(one, init="plain") if isinstance(one, Pruning) else one for one in task.recipe.modifiers
+        replace(one, init=PLAIN) if isinstance(one, Pruning) else one for one in task.recipe.modifiers
     )
     return replace(task, recipe=recipe, notes=(*task.notes, note))
 
@@ -92,7 +101,11 @@ def with_start(task: Task, start: Start) -> Task:
     """The task with the rows and numbers of a start."""
     if not start.masks:
         return plainly(task, "; ".join(start.notes))
-    plan = replace(task.plan, rows=tuple(_with_mask(row, start) for row in task.plan.rows))
+    rule = replace(task.plan.rule, by=str(start.calibration.get("score", "")))
+    if start.calibration.get("allocation") == SENSITIVITY:
+        rule = replace(rule, allocation=Sensitivity())
+    rows = tuple(_with_mask(row, start) for row in task.plan.rows)
+    plan = replace(task.plan, rows=rows, rule=rule, calibration=start.calibration)
     return replace(task, plan=plan, start=start.numbers, notes=(*task.notes, *start.notes))
 
 
@@ -119,15 +132,27 @@ def _made(task: Task, folder: str | None) -> Start:
     return made
 
 
-def _calibrated(task: Task) -> Calibrated:
-    """Masks and numbers; what calibration does not reach has the masks of its score."""
+def _calibrated(task: Task, model: Model | None = None, plan: Plan | None = None) -> Calibrated:
+    """Masks and numbers, of the dense model where there is no other; what calibration does not reach has the masks of
+    its score."""
     pruning, rule = task.recipe.only(Pruning), task.plan.rule
-    free = pruning.allocation is None and rule.target is None and rule.pattern is not None
+    free = plan is None and rule.target is None and pruning.allocation in (None, SENSITIVITY)
     by_curves = free and rule.pattern is not None and rule.pattern.name in SHARED_OUT
-    allocation = SENSITIVITY if by_curves else rule.allocation.name
+    allocation = SENSITIVITY if by_curves else GIVEN
     asked = Asked(_samples(task), SAMPLES, task.training.seed, allocation, engine=task.means.engine)
-    found = calibrated(task.model, task.plan, asked, task.axes)
+    request = Request(SparsityOptions(), asked, CalibrationOptions(batch_axis=dict(task.axes.inputs) or None))
+    found = pruned(model or task.model, plan or task.plan, request).calibrated
+    assert found is not None  # it was swept
     return replace(found, plan=replace(found.plan, rows=tuple(_settled(task, row) for row in found.plan.rows)))
+
+
+def recalibrated(task: Task, engine: Engine, drops: Mapping[str, int]) -> Calibrated:
+    """Masks and numbers for the network as an engine has it now, when so many units go, by tag."""
+    model = Model.over(float_now(task, engine))
+    model.sizes = task.model.sizes
+    going = {row.name: drops[tag] for tag, row in task.planned.items()}
+    rows = (replace(row, drop=going[row.name], cut=None) if row.name in going else row for row in task.plan.rows)
+    return _calibrated(task, model, in_model(model, replace(task.plan, rows=tuple(rows))))
 
 
 def _settled(task: Task, row: PlanRow) -> PlanRow:
@@ -156,18 +181,18 @@ def _as_declared(array: Array, axis: int, rank: int) -> Array:
 def _judged(task: Task, found: Calibrated) -> Start:
     """The start, where the rule takes it."""
     masked = {row.name: row for row in found.plan.planned}
-    numbers = {tag: _as_float32(array) for tag, array in found.numbers.items() if tag in task.every}
-    calibrated, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
-    said = f"{calibrated:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
-    if calibrated > plain:
+    numbers = {tag: float32_of(array) for tag, array in found.numbers.items() if tag in task.every}
+    refitted, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
+    said = f"{refitted:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
+    if refitted > plain:
         return Start({}, {}, {}, (f"{PLAINLY}: calibrated its outputs lie {said}",))
     rows = {name: (row.drop, row.reason) for name, row in masked.items()}
     masks = {name: np.asarray(row.keep).reshape(-1) != 0 for name, row in masked.items()}
     note = f"training starts from calibrated numbers, under their masks: the outputs lie {said}"
-    return Start(rows, masks, numbers, (*found.notes, note))
+    return Start(rows, masks, numbers, (*found.notes, note), dict(found.plan.calibration))
 
 
-def _as_float32(array: Array) -> Array:
+def float32_of(array: Array) -> Array:
     """Numbers as they train; those of bfloat16 come as their bits."""
     if array.dtype != np.uint16:
         return array.astype(np.float32)
@@ -175,23 +200,29 @@ def _as_float32(array: Array) -> Array:
 
 
 def distance(task: Task, plan: Plan, numbers: Mapping[str, Array]) -> float:
-    """How far the outputs for the samples held out lie from the dense model's: the mean over the outputs of the mean
-    squared difference, in squares of what is there; infinity where it is no number."""
+    """How far the outputs for the samples held out lie from the dense model's, in the units of `distill`: the mean over
+    the outputs; infinity where that is no number."""
     with task.model.restored():
         Prune(plan)(task.model)
         send_back(numbers, task.every)
         proto = task.model.copy_proto()
-    pruned, dense = File.of(task, proto), File.of(task, task.model.copy_proto())
-    sums: dict[str, Array] = {}
-    for batch in task.feeding.probe():
-        before, now = dense(batch.arrays), pruned(batch.arrays)
-        for name in before:
-            if name in now and now[name].shape == before[name].shape:
-                old = before[name].astype(np.float64)
-                pair = np.array([np.sum((now[name] - old) ** 2), np.sum(old**2)])
-                sums[name] = sums.get(name, np.zeros(2)) + pair
-    found = float(np.mean([off / max(size, 1e-30) for off, size in sums.values()])) if sums else 0.0
-    return found if np.isfinite(found) else np.inf
+    files = File.of(task, task.model.copy_proto()), File.of(task, proto)
+    batches = [[file(batch.arrays) for file in files] for batch in task.feeding.probe()]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [_apart(batches, name) for name in batches[0][0] if _alike(batches, name)]
+    mean = float(np.mean(found)) if found else 0.0
+    return mean if np.isfinite(mean) else np.inf
+
+
+def _alike(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> bool:
+    """Whether an output has its size in every batch, and in both models."""
+    shapes = {one[name].shape if name in one else None for batch in batches for one in batch}
+    return len(shapes) == 1 and None not in shapes
+
+
+def _apart(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> float:
+    dense, ours = (np.concatenate([np.atleast_1d(batch[at][name]) for batch in batches]) for at in (0, 1))
+    return in_units(np.square(ours.astype(np.float64) - dense), scale_along(dense, dense.ndim))
 
 
 # -- keeping it
@@ -213,7 +244,11 @@ def _told(start: Start) -> tuple[dict[str, Array], dict[str, Any]]:
     """A start as arrays and facts for JSON."""
     masks = {KEEP + name: np.asarray(mask, np.uint8) for name, mask in start.masks.items()}
     rows = {name: list(row) for name, row in start.rows.items()}
-    return {**masks, **dict(_under(NUMBERS, start.numbers))}, {"rows": rows, "notes": list(start.notes)}
+    return {**masks, **dict(_under(NUMBERS, start.numbers))}, {
+        "rows": rows,
+        "notes": list(start.notes),
+        "calibration": dict(start.calibration),
+    }
 
 
 def _under(prefix: str, arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
@@ -224,7 +259,7 @@ def _read(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Start:
     masks = {key[len(KEEP) :]: arrays[key] != 0 for key in arrays if key.startswith(KEEP)}
     numbers = {key[len(NUMBERS) :]: arrays[key] for key in arrays if key.startswith(NUMBERS)}
     rows = {name: (int(drop), str(reason)) for name, (drop, reason) in facts["rows"].items()}
-    return Start(rows, masks, numbers, tuple(facts["notes"]))
+    return Start(rows, masks, numbers, tuple(facts["notes"]), facts["calibration"])
 
 
-__all__ = ["Start", "started"]
+__all__ = ["Start", "against", "float32_of", "recalibrated", "started"]

@@ -46,7 +46,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import RATES
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.modifier import NEVER, Modifier, Scheduled
-from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.pruning import CALIBRATED, Pruning
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct, Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
 from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs, passed_over, sparse_but_free
@@ -93,6 +93,8 @@ class Task:
     """What trains as another tensor does, by tag."""
     levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How many units of each planned weight go at each level, by tag."""
+    calibrates: bool = False
+    """Whether every level starts from a calibration of the level before."""
     quantization: Quantization | None = None
     """What is rounded in the training, from some step on; the model is the float graph that it was decided for."""
     start: Mapping[str, Array] | None = None
@@ -180,6 +182,11 @@ class Task:
         """The numbers of a stored tensor that training begins with."""
         found = None if self.start is None else self.start.get(tag)
         return self.numbers(tag) if found is None else found
+
+    @property
+    def starts_near(self) -> bool:
+        """Whether the start is near the goal: labels teach what neither it nor the dense model knows."""
+        return self.start is not None and not self.objective.task
 
     @property
     def trained(self) -> Model:
@@ -497,7 +504,7 @@ def _passed_over(recipe: Recipe, found: ByEpochs | None) -> list[str]:
 
 def sparsity_options(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> SparsityOptions:
     """What the pruning asks for. The allocation is Erdős–Rényi where there is a choice and nobody made one."""
-    allocation = pruning.allocation
+    allocation = None if pruning.init == CALIBRATED and pruning.allocation == "sensitivity" else pruning.allocation
     free = plan is None and masks is None and pruning.pattern is not None
     if allocation is None and free and str(pruning.pattern).partition(":")[0] in ("unstructured", "block"):
         allocation = "erk"

@@ -13,7 +13,7 @@ import pytest
 import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.errors import OptionError, PlanError, ProofError
 from onnxsparse.planning.plan_file import read_plan
 from tests.cases import for_each
 from tests.messages import refusing
@@ -21,6 +21,8 @@ from tests.messages import refusing
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(not library.available(), reason="gradients need onnxruntime-training")
 MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_cnn.onnx"
+SMALL = ["wide", "head"]
+FEW = {"x": np.zeros((4, 1, 8, 8), np.float32)}
 LEVEL: dict[str, Any] = {"pattern": "unstructured", "sparsity": 0.9}
 
 
@@ -68,7 +70,7 @@ def test_samples_keep_what_magnitudes_lose(samples: dict[str, Any], accuracy: An
 
 
 def test_the_same_samples_make_the_same_bytes_from_wherever_they_come(samples: dict[str, Any], tmp_path: Path) -> None:
-    asked = {"pattern": "2:4", "samples": 64, "seed": 3}
+    asked = {"pattern": "2:4", "samples": 64, "seed": 3, "include": SMALL}
     first = osp.prune(MODEL, data=samples["path"], **asked).model
     assert first is not None
     again = osp.prune(MODEL, data={"x": samples["x"]}, **asked).model
@@ -78,7 +80,7 @@ def test_the_same_samples_make_the_same_bytes_from_wherever_they_come(samples: d
     assert other is not None
     assert first.SerializeToString() != other.SerializeToString()
     out = tmp_path / "out.onnx"
-    flags = ["--pattern", "2:4", "--samples", "64", "--seed", "3", "--data", str(samples["path"])]
+    flags = ["--pattern", "2:4", "--samples", "64", "--seed", "3", "--include", *SMALL, "--data", str(samples["path"])]
     assert main(["prune", str(MODEL), "-o", str(out), *flags, "-q"]) == 0
     assert {tensor.name: tensor.raw_data for tensor in onnx.load(out).graph.initializer} == {
         tensor.name: tensor.raw_data for tensor in first.graph.initializer
@@ -98,7 +100,7 @@ def test_of_a_stream_the_first_samples_are_taken(samples: dict[str, Any]) -> Non
 
 
 def test_masks_by_samples_leave_the_weights_as_they_are(samples: dict[str, Any]) -> None:
-    asked = {"pattern": "2:4", "samples": 64, "data": samples["path"]}
+    asked = {"pattern": "2:4", "samples": 64, "data": samples["path"], "include": SMALL}
     masked, pruned = osp.insert_masks(MODEL, **asked), osp.prune(MODEL, **asked)
     numbers, refitted = numbers_of(masked), numbers_of(pruned)
     for tensor in onnx.load(MODEL).graph.initializer:
@@ -113,13 +115,16 @@ def test_masks_by_samples_leave_the_weights_as_they_are(samples: dict[str, Any])
 
 def test_a_plan_by_samples_says_what_prune_does(samples: dict[str, Any], tmp_path: Path) -> None:
     path, asked = tmp_path / "plan.yaml", {"data": samples["path"], "samples": 64, "seed": 5}
-    osp.plan(MODEL, output=path, **LEVEL, **asked)
+    osp.plan(MODEL, output=path, include=SMALL, **LEVEL, **asked)
     known = read_plan(str(path)).calibration
     assert known == {
         "score": "obs", "solver": "least-squares", "allocation": "sensitivity", "sensitivity": "gradients",
         "engine": "ort", "budget": "params", "samples": 64, "seed": 5,
     }  # fmt: skip
-    by_plan, direct = osp.prune(MODEL, plan=path, data=samples["path"]), osp.prune(MODEL, **LEVEL, **asked)
+    by_plan, direct = (
+        osp.prune(MODEL, plan=path, data=samples["path"]),
+        osp.prune(MODEL, include=SMALL, **LEVEL, **asked),
+    )
     numbers = numbers_of(direct)
     assert all(np.array_equal(array, numbers[name]) for name, array in numbers_of(by_plan).items())
     assert osp.verify(by_plan.model, plan=path).report.ok
@@ -149,6 +154,43 @@ def test_channels_are_ordered_first_and_calibrated_then(samples: dict[str, Any],
     assert accuracy(made) > 0.98
 
 
+def test_the_most_zeros_within_a_measured_loss(samples: dict[str, Any]) -> None:
+    asked = {"data": samples["path"], "samples": 64, "target": "amba:cv22", "include": SMALL}
+    made = osp.prune(MODEL, max_loss=0.15, metrics="distance", **asked)
+    details = made.report.details
+    lost, metrics = details["max_loss"], details["metrics"]
+    assert isinstance(lost, dict)
+    assert isinstance(metrics, dict)
+    assert details["measured_on"] == "samples that calibration did not see"
+    assert metrics["distance"] == lost["lost"] <= 0.15
+    zeros = sum(row.zeros or 0 for row in made.report.rows)
+    fewer = osp.prune(MODEL, max_loss=0.05, metrics="distance", **asked)
+    assert 0 < sum(row.zeros or 0 for row in fewer.report.rows) < zeros
+    assert osp.verify(made.model).report.ok
+
+
+def test_the_fewest_dense_layers_within_a_measured_loss(samples: dict[str, Any], tmp_path: Path) -> None:
+    asked = {"data": {"x": samples["x"]}, "samples": 64, "pattern": "2:4", "eval_data": {"x": samples["x"][::9]}}
+    asked["include"] = SMALL
+    whole = osp.prune(MODEL, max_loss=1, metrics="distance", **asked)
+    assert sum(row.status == "pruned" for row in whole.report.rows) == 2
+    metrics = whole.report.details["metrics"]
+    assert isinstance(metrics, dict)
+    limit = metrics["distance"] / 2
+    part = osp.prune(MODEL, max_loss=limit, metrics="distance", **asked)
+    lost = part.report.details["max_loss"]
+    assert isinstance(lost, dict)
+    assert lost["lost"] <= limit
+    dense = [row.name for row in part.report.rows if row.reason.startswith("left dense for")]
+    assert len(dense) == len(lost["left"]) == 1
+    assert osp.verify(part.model).report.ok
+    path = tmp_path / "plan.yaml"
+    osp.plan(MODEL, output=path, max_loss=limit, metrics="distance", **asked)
+    assert [entry.name for entry in read_plan(str(path)).entries if entry.reason.startswith("left dense")] == dense
+    with pytest.raises(ProofError, match="cannot be met"):
+        osp.prune(MODEL, max_loss=1e-6, metrics="distance", **asked)
+
+
 @for_each(
     "given",
     [
@@ -157,11 +199,15 @@ def test_channels_are_ordered_first_and_calibrated_then(samples: dict[str, Any],
         {"allocation": "sensitivity", "sparsity": 0.5, "pattern": "unstructured"},
         {"samples": 8},
         {"max_loss": "1%"},
+        {"data": FEW, "max_loss": "1%"},
+        {"data": FEW, "max_loss": "1%", "pattern": "unstructured", "sparsity": 0.5},
+        {"data": FEW, "metrics": "accuracy"},
+        {"data": FEW, "labels": "y"},
         {"resize": "8x8"},
-        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "solver": "magic"},
-        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "samples": 0},
-        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "masks": {}},
-        {"data": {"x": np.zeros((4, 1, 8, 8), np.float32)}, "tie_equal": True},
+        {"data": FEW, "solver": "magic"},
+        {"data": FEW, "samples": 0},
+        {"data": FEW, "masks": {}},
+        {"data": FEW, "tie_equal": True},
         {"data": {"x": np.zeros((4, 1, 9, 8), np.float32)}},
         {"data": "no_such_file.npz"},
     ],
@@ -170,3 +216,27 @@ def test_channels_are_ordered_first_and_calibrated_then(samples: dict[str, Any],
 def test_what_means_nothing_is_refused(given: dict[str, Any]) -> None:
     with refusing(OptionError):
         osp.prune(MODEL, **{"pattern": "2:4", **given})
+
+
+def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(samples: dict[str, Any], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    made = osp.analyze(MODEL, data=samples["path"], samples=64, include=SMALL, html=page)
+    found = made.report.details["analysis"]
+    assert isinstance(found, dict)
+    for one in found["weights"]:
+        costs = [point["distance"] for point in one["points"]]
+        assert costs == sorted(costs)
+        assert all(point["metrics"]["accuracy"] <= 1 for point in one["points"])
+        moved = [point["metrics"]["distance"] for point in one["points"]]
+        assert np.allclose(np.log10(costs[1:]), np.log10(moved[1:]), atol=0.3)
+    for level in found["levels"]:
+        sensitivity, *others = level["ways"]
+        assert sensitivity["allocation"] == "sensitivity"
+        assert all(sensitivity["distance"] <= way["distance"] * 1.01 for way in others)
+    text = page.read_text(encoding="utf-8")
+    assert "wide.weight" in text
+    assert "<svg" in text
+    assert not any(word in text for word in ("http", "<script"))
+    assert "sensitivity" in str(made)
+    with refusing(OptionError):
+        osp.analyze(MODEL, data=samples["path"], pattern="2:4")

@@ -92,8 +92,8 @@ NETS = {"columns": columns, "detector": detector, "several": several, "rare": ra
 
 
 def tuned(model: ModelProto, engine: str, **options: Any) -> Any:
-    given = {"pattern": "2:4", "allow": ["output", "small"], "steps": 3, "retries": 0, "batch_size": 16, **options}
-    return osp.finetune(model, data={"x": X}, engine=engine, optimizer="sgd", lr=1e-3, **given).report
+    given = {"pattern": "2:4", "allow": ["output", "small"], "init": "plain", "steps": 3, "retries": 0, **options}
+    return osp.finetune(model, data={"x": X}, engine=engine, optimizer="sgd", lr=1e-3, batch_size=16, **given).report
 
 
 @both

@@ -30,6 +30,7 @@ def options_of(config: Source, model: ModelSource, notes: list[str] | None = Non
         "target": scheduler.device.text,
         "allocation": scheduler.allocation.text,
         "exclude": dense,
+        "init": "plain",
         "steps": max(1, scheduler.stages.total // len(scheduler.levels)),
         "dims": dims_of(opened, scheduler.kwargs["default_input_shape"]),
     }

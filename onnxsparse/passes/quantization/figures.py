@@ -146,7 +146,7 @@ def metrics_for(
 ) -> list[Metric]:
     """What is measured: the metrics that were asked for, or those that say something of this model and data."""
     if LOSS in asked:
-        raise OptionError("--metric loss is what training makes small, and quantize trains nothing; choose another")
+        raise OptionError("--metric loss is what training makes small, and nothing is trained here; choose another")
     axes = _class_axes(dense, outputs or {})
     metrics = [chosen(one).on(axes) for one in asked or _usual(dense, feeds, outputs or {})]
     for metric in metrics:

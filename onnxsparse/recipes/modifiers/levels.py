@@ -1,7 +1,8 @@
 """The levels modifier: sparsity levels one after the other in one run, each delivered when it is trained.
 
 1. Stage k of n begins at step k * total // n. There each weight drops as many units as its level says, the smallest of
-   `w * mask` first; until the next stage no mask moves.
+   `w * mask` first; until the next stage no mask moves. With `calibrates` the network as it is now is calibrated for
+   the level, too, and the better of both on the samples held out is what the stage begins with.
 2. The learning rate and its warm-up begin again with every stage; where nobody says a rate, it goes by how much of the
    level's numbers are gone.
 3. When the last step of a stage is done, before any checkpoint of that step, the run says so: one that is killed and
@@ -10,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,12 +20,14 @@ from onnxsparse.acts import weights
 from onnxsparse.acts.act import MASK, Act, Run
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.rates import factor_at
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.schedules import Stages
-from onnxsparse.sparsers.mask_updates import renew
+from onnxsparse.sparsers.mask_updates import renew, write
 
+Arrays = Mapping[str, Array]
 TABLE = "30,40,50,60,70,80,90"
 
 
@@ -71,8 +74,9 @@ class LevelsAct(Act):
     """The masks of a run through levels, and the learning rate that begins again with each."""
 
     def __init__(self, options: Levels, run: Run) -> None:
-        self._rows, self._score, self._drops = run.planned, run.score, run.task.levels
-        self.stages = Stages(run.total, len(read_levels(options.levels)))
+        self._run, self._rows, self._score, self._drops = run, run.planned, run.score, run.task.levels
+        self._levels = read_levels(options.levels)
+        self.stages = Stages(run.total, len(self._levels))
         self._schedule, self._training = rates.parse(run.training.schedule_here), run.training
         size = sum(row.weight.tensor.size for row in run.planned.values())
         gone = [sum(self._drops[tag][stage] for tag in run.planned) for stage in range(self.stages.count)]
@@ -98,7 +102,41 @@ class LevelsAct(Act):
 
     def _enter(self, trainee: Trainee, stage: int) -> None:
         """The masks of a level; optimizer state of what is masked is cleared."""
+        found = self._calibrated(stage)
         for tag, row in weights.live(trainee, self._rows):
-            weight, mask = trainee.weights[tag], trainee.frozen[f"{tag}/{MASK}"]
-            renew(weight, mask, weights.choice(row, self._score, self._drops[tag][stage]))
-            trainee.clear_moments(tag, mask == 0)
+            renew(trainee.weights[tag], _mask(trainee, tag), weights.choice(row, self._score, self._drops[tag][stage]))
+        if found is not None:
+            self._take_better(trainee, stage, *found)
+        for tag, _ in weights.live(trainee, self._rows):
+            trainee.clear_moments(tag, _mask(trainee, tag) == 0)
+
+    def _calibrated(self, stage: int) -> tuple[Arrays, Arrays] | None:
+        """Masks and numbers for a level, of the network that the level before it left."""
+        if not self._run.task.calibrates:
+            return None
+        try:
+            return self._run.recalibrated({tag: drops[stage] for tag, drops in self._drops.items()})
+        except (ModelError, MissingExtraError) as error:
+            self._run.note(f"level {self._levels[stage]:g} does not start from a calibration: {error}")
+            return None
+
+    def _take_better(self, trainee: Trainee, stage: int, masks: Arrays, numbers: Arrays) -> None:
+        """The calibrated network, unless it does worse on the samples held out than the pruned one that is there."""
+        before = {tag: trainee.weights[tag].copy() for tag in {*masks, *numbers}}
+        kept = {tag: (_mask(trainee, tag) != 0).reshape(-1) for tag in masks}
+        pruned = self._run.probe_loss()
+        _put(trainee, masks, numbers)
+        if not self._run.probe_loss() <= pruned:
+            _put(trainee, kept, before)
+            self._run.note(f"level {self._levels[stage]:g} starts plainly pruned, which does better than calibrated")
+
+
+def _put(trainee: Trainee, masks: Arrays, numbers: Arrays) -> None:
+    for tag, array in numbers.items():
+        trainee.weights[tag][...] = array
+    for tag, keep in masks.items():
+        write(trainee.weights[tag], _mask(trainee, tag), keep)
+
+
+def _mask(trainee: Trainee, tag: str) -> Array:
+    return trainee.frozen[f"{tag}/{MASK}"]

@@ -33,7 +33,7 @@ GENTLE, STEEPEST = 0.015, 0.1
 """The relative rate when half of the weights go, and the highest one."""
 
 NEARER = 0.3
-"""What the rate is multiplied by where the start is calibrated."""
+"""What the rate is multiplied by where a calibrated start has the dense model as its only goal."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Training(Modifier):
             raise OptionError("a schedule of your own (lr_scheduler) needs an optimizer of your own, too")
 
     def start(self, run: Run) -> Act:
-        return TrainingAct(self, run.pruned_share, run.task.start is not None)
+        return TrainingAct(self, run.pruned_share, run.task.starts_near)
 
     def total(self, per_epoch: int) -> int:
         """Optimizer steps in all."""
@@ -118,9 +118,9 @@ class Training(Modifier):
         """How the rate goes by what is said here: not at all where a function of the user's moves it."""
         return "constant" if self.rate_schedule == OWN else self.rate_schedule
 
-    def base_rate(self, pruned: float, calibrated: bool = False) -> float:
-        """The rate asked for; by default the more has gone, the farther the rest has to move. From a calibrated start
-        it is not that far.
+    def base_rate(self, pruned: float, near: bool = False) -> float:
+        """The rate asked for; by default the more has gone, the farther the rest has to move. Near the goal it is
+        not that far.
 
         Of an optimizer of the user's it is a share of its rates.
         """
@@ -130,7 +130,7 @@ class Training(Modifier):
             return self.rate
         rate = GENTLE * (pruned / max(1 - pruned, 1e-9)) ** 0.5
         rate = min(max(rate, GENTLE / 3), STEEPEST)
-        rate = max(rate * NEARER, GENTLE / 3) if calibrated else rate
+        rate = max(rate * NEARER, GENTLE / 3) if near else rate
         relative = self.optimizer != BUILT_IN and optimizers.parse(self.optimizer).name == "relative"
         return float(rate) if relative else float(rate) / 10
 
@@ -138,9 +138,9 @@ class Training(Modifier):
 class TrainingAct(Act):
     """Rate, decay and clipping of every step."""
 
-    def __init__(self, options: Training, pruned_share: float, calibrated: bool) -> None:
+    def __init__(self, options: Training, pruned_share: float, near: bool) -> None:
         self._options, self._schedule = options, rates.parse(options.schedule_here)
-        self._base = options.base_rate(pruned_share, calibrated)
+        self._base = options.base_rate(pruned_share, near)
 
     def before_step(self, trainee: Trainee, step: int) -> None:
         total, options = trainee.total, self._options

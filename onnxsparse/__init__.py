@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from onnxsparse.dialects import create
     from onnxsparse.dialects.create.models import create_recipe
     from onnxsparse.dialects.masking import insert_masks
+    from onnxsparse.dialects.oneshot import oneshot
     from onnxsparse.permutation_search import search_permutation
     from onnxsparse.recipes import Recipe
     from onnxsparse.report.rows import Report, Row
@@ -55,6 +56,7 @@ __all__ = [
     "inspect",
     "levels",
     "load",
+    "oneshot",
     "permute",
     "plan",
     "prune",
@@ -72,6 +74,7 @@ _HOMES = {
     "finetune": "onnxsparse.training_api",
     "insert_masks": "onnxsparse.dialects.masking",
     "levels": "onnxsparse.training_api",
+    "oneshot": "onnxsparse.dialects.oneshot",
     "search_permutation": "onnxsparse.permutation_search",
 }
 

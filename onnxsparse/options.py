@@ -1460,6 +1460,38 @@ class LevelsText:
 
 
 @declared
+class OneshotOptions(ImageOptions):
+    """Of `oneshot`."""
+
+    recipe: Any = option(
+        REQUIRED,
+        "what is done: a recipe with SparseGPTModifier, WandaPruningModifier, GPTQModifier or QuantizationModifier",
+        "recipe.yaml",
+        python="a path, a text of several lines or a Recipe",
+        more=". See [recipes.md](recipes.md#at-once)",
+        metavar="RECIPE",
+    )
+    data: Any = like(
+        CalibrationOptions,
+        "data",
+        default=REQUIRED,
+        meaning="samples without labels, as the model is fed: an `.npz` with one array for each input, first axis = "
+        "samples; a folder of such files, or of images; an `.npy` for each input; or `module:function`, a function "
+        "that yields dictionaries of arrays",
+        group="data",
+    )
+    output: Path | None = option(None, "the model to write", "sparse.onnx", short="-o", python=IN_MEMORY, metavar="OUT")
+    samples: int = option(
+        256, "how many samples (default 256): of more, those that `--seed` draws", "512", group="data"
+    )
+    seed: int = option(0, "for which samples are taken (default 0)", "1", group="data")
+    batch_axis: Axes = like(DataOptions, "batch_axis")
+    state: Axes = like(DataOptions, "state")
+    dims: Mapping[str, int] | None = like(QuantizeOptions, "dims")
+    overwrite: bool = option(False, "replace the output if it exists")
+
+
+@declared
 class CompareOptions:
     """Of `compare`."""
 
@@ -1524,6 +1556,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "recipe": (RecipeOptions, CreateOptions),
     "levels": (LevelsOptions, LevelsText),
     "quantize": (QuantizeOptions,),
+    "oneshot": (OneshotOptions, RecipeText),
     "compare": (CompareOptions,),
 }
 """What each command takes: the arguments of its function, and what the command line alone has."""

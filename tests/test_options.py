@@ -70,7 +70,7 @@ def test_the_signature_is_that_of_the_options(name: str) -> None:
     assert {one for one in parameters if one not in MODEL} == set(known)
     for one in known.values():
         parameter = parameters[one.name]
-        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert (parameter.kind is inspect.Parameter.KEYWORD_ONLY) == (name != "oneshot" or one.default is not REQUIRED)
         assert parameter.default == (inspect.Parameter.empty if one.default is REQUIRED else one.default), one.name
         assert one.annotation in ("Any", parameter.annotation), one.name
 

@@ -26,6 +26,7 @@ FUNCTIONS = [
     "inspect",
     "levels",
     "load",
+    "oneshot",
     "permute",
     "plan",
     "prune",
@@ -33,7 +34,11 @@ FUNCTIONS = [
     "search_permutation",
     "verify",
 ]
-BY_POSITION = {"compare": ["dense", "sparse"], "search_permutation": ["matrix", "pattern", "effort", "seed"]}
+BY_POSITION = {
+    "compare": ["dense", "sparse"],
+    "oneshot": ["source", "recipe", "data"],
+    "search_permutation": ["matrix", "pattern", "effort", "seed"],
+}
 MODULES = ["create", "graphsurgeon"]
 CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 

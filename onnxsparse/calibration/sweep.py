@@ -63,8 +63,9 @@ class Sweep:
         store: Store,
         solver: Solver | None = None,
         score: Score | None = None,
+        ridge: float = RIDGE,
     ) -> None:
-        self._solver, self._score = solver or LeastSquares(), score or Obs()
+        self._solver, self._score, self._ridge = solver or LeastSquares(), score or Obs(), ridge
         self._samples, self._sensitivity = samples, sensitivity
         self.numbers = NewNumbers(store.folder)
         self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store, self.numbers)
@@ -85,7 +86,7 @@ class Sweep:
         moments = swept_moments(layer, self._dense, self._pruned, self._samples)
         if layer in self._later:
             moments.merge(self._later.pop(layer))
-        problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer))
+        problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer), self._ridge)
         fitted = self._solver.solve(problem, [one.part for one in layer.parts], drops, self._score, False)
         choices = self._choices(problem, layer, fitted, moments.held() or problem.blocks)
         fell_back = bool(layer.held) or not choices[0].cost <= choices[1].cost
@@ -135,14 +136,16 @@ def _cost(problem: Layer, blocks: Sequence[Quadratic], rows: Array, bias: Array)
     return float(problem.sensitivity @ mean_errors(blocks, rows, bias))
 
 
-def problem_of(layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None) -> Layer:
+def problem_of(
+    layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None, ridge: float = RIDGE
+) -> Layer:
     """A layer as numbers; without a sensitivity every output counts by what it varies."""
     if sensitivity is None:
         energy = np.zeros(layer.shape[0])
         for block in blocks:
             energy[block.outputs] += block.energy
         sensitivity = 1.0 / np.maximum(energy, FLOOR * energy.max(initial=0.0) or 1.0)
-    return Layer(layer.matrix(), blocks, sensitivity, RIDGE)
+    return Layer(layer.matrix(), blocks, sensitivity, ridge)
 
 
 __all__ = ["Sweep", "Swept", "problem_of"]

@@ -37,6 +37,7 @@ COMMANDS = {
     "recipe": "check a recipe, or show what it does when",
     "levels": "train all levels of a device in one run, and leave a verified file of each",
     "quantize": "make weights and values integers, with scales from samples; every zero stays a zero",
+    "oneshot": "prune and round at once by a recipe, from samples: SparseGPT, Wanda, GPTQ",
     "compare": "run a dense and a sparse model and measure how far the outputs are",
     "list": "show every plug-in of every kind with its options",
 }
@@ -44,7 +45,7 @@ COMMANDS = {
 MODULES = {"finetune": "training", "levels": "training", "recipe": "recipe"}
 """Where a command is; the others are in `commands`."""
 
-DISTRIBUTED, WRITES = "finetune", ("plan", "permute", "prune", "mask", "fold", "levels", "quantize")
+DISTRIBUTED, WRITES = "finetune", ("plan", "permute", "prune", "mask", "fold", "levels", "quantize", "oneshot")
 """What several processes do together, and what two of them would write twice."""
 
 PAIRED = ("--dim", "--state", "--batch-axis")

@@ -19,7 +19,7 @@ KINDS = (
     "patterns", "scores", "allocations", "targets", "schedules", "sparsers", "losses", "optimizers", "rates", "metrics",
     "modifiers", "observers", "solvers",
 )  # fmt: skip
-WRITES = ("plan", "permute", "prune", "mask", "fold", "quantize")
+WRITES = ("plan", "permute", "prune", "mask", "fold", "quantize", "oneshot")
 
 
 def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], int]:
@@ -34,7 +34,7 @@ def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], in
         add_model(parser)
     add_options(parser, *options.COMMANDS[name], required=("output",) if name in WRITES else ())
     add_json(parser)
-    return {"mask": _mask, "compare": _compare, "quantize": _quantize}.get(name, _run)
+    return {"mask": _mask, "compare": _compare, "quantize": _quantize, "oneshot": _oneshot}.get(name, _run)
 
 
 def _run(arguments: Namespace) -> int:
@@ -81,6 +81,16 @@ def _quantize(arguments: Namespace) -> int:
 
     with watched(arguments), redirect_stdout(sys.stderr):  # users' functions may print
         result = api.quantize(arguments.model, **chosen(arguments, options.QuantizeOptions))
+    return finish(result.report, arguments)
+
+
+def _oneshot(arguments: Namespace) -> int:
+    from onnxsparse.cli.output import finish, watched
+    from onnxsparse.dialects.oneshot import oneshot
+
+    with watched(arguments), redirect_stdout(sys.stderr):  # users' functions may print
+        given = {**chosen(arguments, options.OneshotOptions), "recipe": recipe_of_file(arguments)}
+        result = oneshot(arguments.model, **given)
     return finish(result.report, arguments)
 
 

@@ -39,7 +39,7 @@ from onnxsparse.calibration.sample_checks import doubts, sound
 from onnxsparse.calibration.sensitivity import Sensitivity, nothing_known, sensitivity_of
 from onnxsparse.calibration.streams import HELD as HELD_VALUES
 from onnxsparse.calibration.streams import Cut, Store, activations, bytes_between, demand_space
-from onnxsparse.calibration.sweep import Sweep, Swept
+from onnxsparse.calibration.sweep import RIDGE, Sweep, Swept
 from onnxsparse.calibration.workers import working
 from onnxsparse.data import Samples as Data
 from onnxsparse.data import Stream, open_data
@@ -85,7 +85,9 @@ SCORES = ("obs", "wanda", "ria")
 """Those that say nothing without samples."""
 UNLIKE = ("data", "workers", "checkpoint", "resume")
 """What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
-HOWS, BUDGETS = ("gradients", "measured"), ("params", "bytes", "macs")
+ALIKE = "none"
+"""In the place of a sensitivity: every output of a layer counts by what it varies, as in SparseGPT."""
+HOWS, BUDGETS = (GRADIENTS, MEASURED, ALIKE), ("params", "bytes", "macs")
 ENGINES = ("auto", "ort", "torch")
 
 
@@ -106,6 +108,7 @@ class Asked:
     workers: int | None = None
     checkpoint: Path | None = None
     resume: bool = False
+    ridge: float = RIDGE
 
     def __post_init__(self) -> None:
         words = {
@@ -158,7 +161,7 @@ def calibrating(
         folder = folder or stack.enter_context(activations(checkpoint))
         find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
         how = solvers.parse(asked.solver), scores.parse(asked.score)
-        yield Calibration(model, plan, batches, find, folder, *how, known)
+        yield Calibration(model, plan, batches, find, folder, *how, known, asked.ridge)
 
 
 def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
@@ -246,10 +249,11 @@ class Calibration:
         solver: Solver | None = None,
         score: Score | None = None,
         known: Saves | None = None,
+        ridge: float = RIDGE,
     ) -> None:
         self._saves = known or Saves(None, "")
         self._file, self._inlined, self._folder = plan, without_functions(model, plan), folder
-        self._solver, self._score = solver, score
+        self._solver, self._score, self._ridge = solver, score, ridge
         self.model, self.plan = model, plan
         if self._inlined is not None:
             self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
@@ -342,7 +346,8 @@ class Calibration:
     def _swept(self, plan: Plan) -> Calibrated:
         self._demand_space(2)
         store = Store(self._folder)
-        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, store, self._solver, self._score)
+        how = store, self._solver, self._score, self._ridge
+        sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, *how)
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         wanted = hashlib.sha256(str([(row.name, row.drop) for row in plan.rows]).encode()).hexdigest()
         for number, layer in enumerate(self.found.layers):

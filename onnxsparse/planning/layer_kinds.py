@@ -87,6 +87,20 @@ def means_name(entry: str, names: Iterable[str]) -> bool:
     return any(f"{way}.".startswith(f"{wanted}.") for name in names for way in _paths(name)) if wanted else False
 
 
+def module_meant(entry: str, names: Iterable[str]) -> str:
+    """The outermost module of a layer that an entry means, which may be the layer; nothing where it means none.
+
+    Other than in a scheme a pattern may mean a module that holds the layer: `re:layers.\\d+$` is all that is in them.
+    """
+    inner = sorted({way for name in names for way in _paths(name)} - {""})
+    outer = {path[:at] for path in inner for at, letter in enumerate(path) if letter == "."}
+    ways = sorted({*inner, *outer}, key=lambda way: (way.count("."), way))
+    if not entry.startswith(REGULAR):
+        return next((way for way in ways if way == _bare(entry)), "")
+    matches = matcher(entry, "targets:", start=True)
+    return next((way for way in ways if matches(way)), "")
+
+
 def _paths(name: str) -> set[str]:
     bare = name.strip("/")
     return {_bare(bare), module_path(bare).removeprefix(WRAPPER)}

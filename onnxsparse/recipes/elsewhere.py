@@ -21,11 +21,6 @@ ROTATED = "rotations between layers"
 
 _GROUPS = "config_groups targets ignore scheme kv_cache_scheme"
 _OBSERVED = "weight_observer input_observer output_observer observer bypass_divisibility_checks"
-_EPOCHS = "disable_quantization_observer_epoch num_calibration_steps"
-_GPTQ = (
-    "block_size dampening_frac quantize sequential_update sequential_targets offload_hessians actorder "
-    "batched_quantization weights input_activations output_activations"
-)
 _AWQ = "mappings sequential_targets offload_device duo_scaling n_grid num_calibration_steps max_chunk_memory apply_clip"
 _ROUND = "iters enable_torch_compile batch_size lr device_ids disable_opt_rtn sequential_targets"
 _DISTILLING = (
@@ -39,7 +34,6 @@ _PRUNING = "sparsity block_size quantize dampening_frac percdamp sequential_upda
 _SMOOTHING = "smoothing_strength alpha mappings ignore num_calibration_steps calibration_function algorithm"
 _ROTATION = "rotations transform_type randomize learnable precision transform_block_size transform_config"
 OPTIONS: dict[str, tuple[str, str]] = {
-    "GPTQModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_EPOCHS} {_GPTQ}"),
     "AWQModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_AWQ}"),
     "AutoRoundModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_ROUND}"),
     "SmoothQuantModifier": (CALIBRATED, _SMOOTHING),

@@ -48,6 +48,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "QuantizationModifier": {},
     "LegacyQuantizationModifier": {},
     "GroupQuantizationModifier": {"scheme": "W8A8"},
+    "GPTQModifier": {},
     "SparseGPTModifier": {},
     "WandaPruningModifier": {},
 }  # fmt: skip

@@ -65,7 +65,7 @@ THEIRS: dict[str, str] = {
     "TrainableParamsModifier": "params_strict trainable params",
 }  # fmt: skip
 """The arguments of the classes in sparseml.pytorch.sparsification, but start_epoch and end_epoch, which all take."""
-NEWER = {"GroupQuantizationModifier", "SparseGPTModifier", "WandaPruningModifier"}
+NEWER = {"GPTQModifier", "GroupQuantizationModifier", "SparseGPTModifier", "WandaPruningModifier"}
 """Of the newer form, which has no tags."""
 
 

@@ -12,6 +12,7 @@ import pytest
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
 from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.modifiers.one_shot import RUN_BY
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -55,7 +56,7 @@ def test_what_nothing_runs_is_refused_before_anything(
     known = PAGE.replace("    - !HoloModifier {size: 2:4}\n", "")
     (desk / "recipe.md").write_text(known, encoding="utf-8")
     assert main(words(desk, digits_cnn)) == 2
-    assert "!WandaPruningModifier (what comes into each layer, on samples)" in capsys.readouterr().err
+    assert "!WandaPruningModifier (what comes into each layer, on samples" in capsys.readouterr().err
     assert not (desk / "out.onnx").exists()
 
 
@@ -65,7 +66,7 @@ def test_the_rest_runs_where_that_is_asked_for(desk: Path, digits_cnn: Path) -> 
     left = [note for note in report["notes"] if note.startswith("not applied: !")]
     assert left == [
         "not applied: !HoloModifier: no modifier of that name is known",
-        "not applied: !WandaPruningModifier: what comes into each layer, on samples",
+        f"not applied: !WandaPruningModifier: {RUN_BY}",
     ]
     rows = {row["name"]: row["sparsity"] for row in report["rows"]}
     assert (rows["wide.weight"], rows["deep.weight"], rows["head.weight"]) == (0.75, 0.75, 0.0)

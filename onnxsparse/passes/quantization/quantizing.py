@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
@@ -136,6 +136,34 @@ class Asked:
         words = [kind + (f" for {self.target}" if self.target else ""), scales]
         given = [] if self.scales is None else ["given scales"]
         return ", ".join([*words, *given, *([self.observer] if self.samples_needed and not given else [])])
+
+
+@dataclass(frozen=True)
+class AskedByScheme(Asked):
+    """What a scheme asks for, layer by layer."""
+
+    by: Scheme = ONNXRUNTIME
+    chosen: Refinements = field(default_factory=Refinements)
+
+    @classmethod
+    def of(cls, by: Scheme, chosen: Refinements) -> AskedByScheme:
+        """What a scheme rounds; weights alone where it rounds no activations."""
+        layers = [by.layers, *by.overrides.values()]
+        bits = min((one.weights.bits for one in layers if one.weights is not None), default=8)
+        alone = all(one.inputs is one.outputs is None for one in layers)
+        return cls(f"w{4 if bits <= 4 else 8}" if alone else "int8", by=by, chosen=chosen)
+
+    @property
+    def refinements(self) -> Refinements:
+        return self.chosen
+
+    @property
+    def layers(self) -> Scheme:
+        return self.by
+
+    @property
+    def text(self) -> str:
+        return f"{'weights alone' if self.weights_alone else 'int8'}, by a recipe"
 
 
 class Quantizing:

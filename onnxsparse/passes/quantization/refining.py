@@ -20,7 +20,7 @@ from onnxsparse.graph.edit import copied
 from onnxsparse.math.quantization import QParams
 from onnxsparse.passes.quantization.bias_correction import correct_biases
 from onnxsparse.passes.quantization.equalization import channel_ranges, equalize
-from onnxsparse.passes.quantization.rounding import round_weights
+from onnxsparse.passes.quantization.rounding import DAMPING, round_weights
 from onnxsparse.planning.quantization import Quantization
 
 WORDS = ("equalize", "rounding", "bias")
@@ -37,6 +37,7 @@ class Refinements:
     equalize: bool = False
     rounding: bool = False
     bias: bool = False
+    damping: float = DAMPING
 
     @classmethod
     def parse(cls, text: str | None, weights_alone: bool) -> Refinements:
@@ -49,7 +50,7 @@ class Refinements:
                 raise OptionError(
                     f"--refine takes {', '.join(WORDS)} or none, not {brief(word)}{nearest(word, (*WORDS, 'none'))}"
                 )
-        return cls(**dict.fromkeys(words, True))
+        return cls(*(word in words for word in WORDS))
 
     def equalized(self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Feed]) -> list[str]:
         """Make the channels of a float graph as wide, in place; what was done."""
@@ -64,7 +65,7 @@ class Refinements:
         feeds, notes, exact = list(feeds), list[str](), None
         if self.rounding:
             exact = copied(proto)
-            params = round_weights(proto, quantization, params, feeds)
+            params = round_weights(proto, quantization, params, feeds, self.damping)
             notes.append("weights were rounded by what that does to the outputs of their layers")
         corrected = correct_biases(proto, quantization, params, feeds, exact) if self.bias else 0
         if corrected:

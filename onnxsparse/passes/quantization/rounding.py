@@ -37,7 +37,11 @@ BLOCK = 128
 
 
 def round_weights(
-    proto: ModelProto, quantization: Quantization, params: Mapping[str, QParams], feeds: Iterable[Mapping[str, Array]]
+    proto: ModelProto,
+    quantization: Quantization,
+    params: Mapping[str, QParams],
+    feeds: Iterable[Mapping[str, Array]],
+    damping: float = DAMPING,
 ) -> dict[str, QParams]:
     """Change the weights of a float graph, in place, to numbers of their grids, and give the scales of those."""
     rounded, found = copied(proto), fitted(proto, quantization, params)
@@ -49,7 +53,7 @@ def round_weights(
         for inputs in run.run_to(layer.inputs):
             gram.add(layer.reduction.rows({layer.reduction.inputs[0]: inputs}, most=Gram.MOST))
         tensor = stored[layer.weight.name]
-        integers = integers_by_gram(numpy_helper.to_array(tensor), own, layer.reduction, gram)
+        integers = integers_by_gram(numpy_helper.to_array(tensor), own, layer.reduction, gram, damping)
         tensor.CopyFrom(numpy_helper.from_array(own.dequantize(integers), tensor.name))
         layer.stored.CopyFrom(integer_tensor(integers, own.grid, layer.stored.name))
     return found
@@ -95,11 +99,13 @@ def _reductions(proto: ModelProto) -> dict[tuple[str, int], Reduction]:
 # -- one weight
 
 
-def integers_by_gram(weight: Array, params: QParams, reduction: Reduction, gram: Gram) -> Array:
+def integers_by_gram(
+    weight: Array, params: QParams, reduction: Reduction, gram: Gram, damping: float = DAMPING
+) -> Array:
     """The integers of a weight, rounded one column after the other; zeros get the zero point."""
     if not np.isfinite(gram.products).all():
         return params.quantize(weight)
-    order, factor = _factored(gram.products)
+    order, factor = _factored(gram.products, damping)
     blocks = np.stack(reduction.outputs)
 
     def sorted_columns(numbers: Array) -> Array:
@@ -129,12 +135,12 @@ def _steps(work: Array, scales: Array, low: Array, high: Array, factor: Array) -
     return steps
 
 
-def _factored(products: Array) -> tuple[Array, Array]:
+def _factored(products: Array, damping: float) -> tuple[Array, Array]:
     """An order of the columns, the largest inputs first, and in it the upper Cholesky factor of the damped inverse."""
     damped = products.copy()
     diagonal = np.einsum("gkk->gk", damped)
     mean = diagonal.mean(axis=1, keepdims=True)
-    diagonal += DAMPING * np.where(mean > 0, mean, 1.0)
+    diagonal += damping * np.where(mean > 0, mean, 1.0)
     order = np.argsort(-diagonal, axis=1, kind="stable")
     turned = np.take_along_axis(np.take_along_axis(damped, order[:, :, None], 1), order[:, None, :], 2)
     return order, np.linalg.cholesky(np.linalg.inv(turned)).transpose(0, 2, 1)

@@ -13,6 +13,7 @@ from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.params import Param, find
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.recipes.modifiers.modifier import REQUIRED, Modifier, Scheduled, demand_params, demand_positive
+from onnxsparse.recipes.modifiers.one_shot import RUN_BY
 
 __all__ = [
     "REQUIRED", "Modifier", "Param", "Scheduled", "TimedAct", "Trainee", "available", "demand_params",
@@ -28,4 +29,6 @@ def available() -> list[plugins.Entry]:
 
 
 def _described(entry: plugins.Entry, missing: str) -> plugins.Entry:
+    if missing == RUN_BY:
+        return replace(entry, description=f"{entry.description} Run by `onnxsparse oneshot`.")
     return replace(entry, description=f"{entry.description} Nothing runs it yet: {missing}.") if missing else entry

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from onnxsparse.acts.act import TimedAct
@@ -19,6 +19,8 @@ from onnxsparse.recipes.modifiers.modifier import Scheduled, WrongOptionError
 from onnxsparse.recipes.modifiers.quantization import Quantizing
 from onnxsparse.recipes.modifiers.quantization_options import PARTS, activation_grid, is_of_groups, weight_grid
 
+GROUP = 128
+"""Neighbours with one scale, where that is not said."""
 EVERY_LINEAR = ("Linear",)
 BY_CHANNEL = {"num_bits": 8, "symmetric": True, "strategy": "channel"}
 BY_GROUP = {"num_bits": 4, "symmetric": True, "strategy": "group", "group_size": 128}
@@ -43,6 +45,7 @@ DYNAMIC = (
     "for each token, found while the model runs"
 )
 IN_GROUPS = "weights with a scale for every few neighbours while it trains; `onnxsparse quantize` makes them afterwards"
+BESIDE = "weights with a scale for every few neighbours beside rounded activations"
 NOTHING = "something to round: neither config_groups nor a scheme says what"
 
 
@@ -81,7 +84,7 @@ class GroupQuantizationModifier(Quantizing):
             _check_group(group)
         object.__setattr__(self, "missing", self._not_run())
 
-    def _not_run(self) -> str:
+    def _not_run(self, trained: bool = True) -> str:
         """It depends on the options whether anything runs it."""
         if any(name.startswith(OF_FLOATS) for name in self._presets()):
             return NO_INTEGERS
@@ -92,7 +95,7 @@ class GroupQuantizationModifier(Quantizing):
             return CACHE
         if not any(parts):
             return NOTHING
-        return next((why for _, group in self._groups() if (why := _no_form(group))), "")
+        return next((why for _, group in self._groups() if (why := _no_form(group, trained))), "")
 
     def act(self) -> TimedAct:
         return Scheduled.act(self) if self.missing else super().act()
@@ -102,6 +105,15 @@ class GroupQuantizationModifier(Quantizing):
         overrides = {target: _layer(group) for targets, group in self._groups() for target in targets}
         ignore = self.ignore or ()
         return Scheme(LayerScheme(None, None), overrides, ignore, strict=self.strict, checked=(*overrides, *ignore))
+
+    def afterwards(self) -> Scheme:
+        """The scheme of a model that is not trained: there weights may have a scale for every few neighbours."""
+        reason = self._not_run(trained=False)
+        if reason:
+            raise OptionError(f"{self.called}: nothing runs it yet: {reason}")
+        overrides = {target: _in_blocks(group) for targets, group in self._groups() for target in targets}
+        ignore = self.ignore or ()
+        return Scheme(LayerScheme(None, None), overrides, ignore, checked=(*overrides, *ignore))
 
     @property
     def meaningless(self) -> str:
@@ -137,11 +149,11 @@ def _check_group(group: Any) -> None:
             raise WrongOptionError("config_groups", f"{part} is null or has num_bits, symmetric, strategy, ...")
 
 
-def _no_form(group: Mapping[str, Any]) -> str:
+def _no_form(group: Mapping[str, Any], trained: bool = True) -> str:
     strategy, inputs = _strategy(group.get("weights") or {}), group.get("input_activations") or {}
-    if strategy == "group":
-        return IN_GROUPS
-    if strategy not in ("tensor", "channel"):
+    if strategy == "group" and (trained or inputs):
+        return IN_GROUPS if trained else BESIDE
+    if strategy not in ("tensor", "channel", "group"):
         return NO_FORM.format("weights by", strategy)
     if inputs.get("strategy", "tensor") not in ("tensor", "token"):
         return NO_FORM.format("activations by", inputs["strategy"])
@@ -159,6 +171,14 @@ def _layer(group: Mapping[str, Any]) -> LayerScheme:
         for part in ("input_activations", "output_activations")
     )
     return LayerScheme(weight_grid(weights) if weights else None, inputs, outputs, _strategy(weights) == "channel")
+
+
+def _in_blocks(group: Mapping[str, Any]) -> LayerScheme:
+    """With the scales of neighbours, where those are asked for."""
+    weights, layer = group.get("weights") or {}, _layer(group)
+    if _strategy(weights) != "group":
+        return layer
+    return replace(layer, per_channel=True, block=int(weights.get("group_size") or GROUP))
 
 
 def _strategy(weights: Mapping[str, Any]) -> str:

@@ -25,13 +25,14 @@ from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.checkpointing import Saves, saves
-from onnxsparse.calibration.curves import costs_of, curves_of, tried
+from onnxsparse.calibration.curves import costs_of, curves_of, tried, with_joint_parts
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
+from onnxsparse.calibration.moves import with_measured_rows
 from onnxsparse.calibration.new_numbers import Read
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sample_checks import doubts, sound
@@ -272,7 +273,8 @@ class Calibration:
         """How much each output of each layer matters; found once."""
         known = self._saves.sensitivity(self.found.layers)
         if known is None:
-            known = self._find(self.samples, self.found)
+            layers, found = self.found.layers, self._find(self.samples, self.found)
+            known = with_measured_rows(self.cut, layers, self.samples, found, Store(self._folder))
             self._saves.keep_sensitivity(self.found.layers, known)
         return known
 
@@ -307,6 +309,8 @@ class Calibration:
             return plan
         own = plan if self._inlined is None else self._inlined.plan(plan)
         made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
+        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder)
+        made = with_joint_parts(made, *given)
         return made if self._inlined is None else self._inlined.rows(plan, made)
 
     def weights(self, layer: CalibratedLayer) -> list[str]:

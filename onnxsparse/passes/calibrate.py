@@ -48,7 +48,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
-from onnxsparse.planning.model_inputs import SampleAxes, fields_of
+from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 from onnxsparse.scores import Score
@@ -185,7 +185,7 @@ def samples_of(
     """
     if isinstance(asked.data, (Data, Stream)):
         return asked.data
-    data = open_data(asked.data, fields_of(model, axes), labels, labels is not None, None)
+    data = open_data(asked.data, with_empty_past(fields_of(model, axes)), labels, labels is not None, None)
     return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
 
 
@@ -205,7 +205,7 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
     held = max(1, len(found) // HELD) if len(found) > 1 else 0
-    samples = Samples(found, sizes, held, tuple(feeds.data.notes))
+    samples = Samples(found, sizes, held, tuple(feeds.notes))
     return samples if feeds.states else sound(samples, feeds.axes, feeds.data.shared)
 
 

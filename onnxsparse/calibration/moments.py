@@ -20,7 +20,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.solvers.quadratic import Factored, Quadratic
 
 Feed = Mapping[str, Array]
-WIDE, FEW = 1024, 0.5
+WIDE, FEW = 512, 0.5
 """Of so many inputs and more the rows are kept while there are at most so many positions for each input."""
 
 

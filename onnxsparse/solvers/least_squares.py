@@ -332,10 +332,9 @@ class Few(Shared):
 
 def solver_of(block: Quadratic, dense: Array, ridge: float, groups: Array | None = None) -> Refit:
     """Rows alone where that is affordable, by a rule of shapes."""
-    if isinstance(block, Factored):
-        return Few(block, dense, ridge, groups)
     rows, size = dense.shape
-    return (Exact if rows * float(size) ** 3 <= EXACT else Shared)(block, dense, ridge, groups)
+    large = Few if isinstance(block, Factored) else Shared
+    return (Exact if rows * float(size) ** 3 <= EXACT else large)(block, dense, ridge, groups)
 
 
 __all__ = ["Exact", "Few", "Refit", "Shared", "inverse_factor", "solved", "solver_of"]

@@ -39,8 +39,7 @@ def test_the_error_is_the_same(biased: bool) -> None:
 @pytest.mark.parametrize("groups", [None, np.arange(INPUTS) // 4])
 def test_refits_are_the_same(groups: np.ndarray | None) -> None:
     few, whole, dense = _both(True)
-    mine, exact = solver_of(few, dense, 0.1, groups), Exact(whole, dense, 0.1, groups)
-    assert isinstance(mine, Few)
+    mine, exact = Few(few, dense, 0.1, groups), Exact(whole, dense, 0.1, groups)
     for own, other in zip(mine.start(), exact.start()):
         np.testing.assert_allclose(own, other, rtol=1e-6, atol=1e-8)
     mask = np.random.default_rng(1).random(dense.shape) < 0.5
@@ -48,6 +47,13 @@ def test_refits_are_the_same(groups: np.ndarray | None) -> None:
     for own, other in zip(mine.under(mask, mine.full, True), shared.under(mask, mine.full, True)):
         np.testing.assert_allclose(own, other, rtol=2e-3, atol=1e-4)
     np.testing.assert_allclose(mine.under(mask, mine.full, False)[0], exact.under(mask, dense, False)[0], atol=2e-3)
+
+
+def test_large_layers_of_few_positions_are_refitted_so() -> None:
+    few, whole, dense = _both(False)
+    large = np.broadcast_to(np.zeros(()), (1 << 12, 1 << 10))
+    found = [solver_of(block, rows, 0.1).name for rows in (dense, large) for block in (few, whole)]
+    assert found == [Exact.name, Exact.name, Few.name, Shared.name]
 
 
 def test_rows_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

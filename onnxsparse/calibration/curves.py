@@ -188,7 +188,7 @@ class _Curves:
 
     def predict(self, layer: CalibratedLayer, problem: Layer, moves: Moves) -> None:
         self.waiting[layer] = problem, layer_parts(layer), moves
-        self.nbytes += moves.nbytes + sum(block.gram.nbytes + block.cross.nbytes for block in problem.blocks)
+        self.nbytes += moves.nbytes + sum(block.nbytes for block in problem.blocks)
         width = jobs.width(self.work)
         if width == 1 or len(self.waiting) >= WAVE * width or self.nbytes >= WAITING:
             self.flush()

@@ -83,6 +83,12 @@ class Numbered(NamedTuple):
 
 SCORES = ("obs", "wanda", "ria")
 """Those that say nothing without samples."""
+LARGE = 1 << 31
+"""Bytes of a file beyond which no gradients are taken."""
+UNWEIGHED = (
+    "the model is so large that no gradients are taken, which would hold all of it in memory: the outputs of a layer "
+    "count by what they vary"
+)
 UNLIKE = ("data", "workers", "checkpoint", "resume")
 """What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
 ALIKE = "none"
@@ -151,7 +157,7 @@ def calibrating(
     demand_runtime()
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
-    by_gradients = asked.sensitivity == GRADIENTS
+    by_gradients = asked.sensitivity == GRADIENTS and not _too_large(model, plan, asked)
     checkpoint = None if asked.checkpoint is None else os.fspath(asked.checkpoint)
     with ExitStack() as stack:
         stack.enter_context(named_states(model))
@@ -159,9 +165,25 @@ def calibrating(
         batches = batches_of(feeds, model.copy_proto() if by_gradients and not axes.states else None)
         known = stack.enter_context(saves(checkpoint, asked.resume, partial(_job, model, plan, asked), batches.feeds))
         folder = folder or stack.enter_context(activations(checkpoint))
-        find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
+        find = partial(_by_gradients, asked, axes) if by_gradients else partial(_without, asked)
         how = solvers.parse(asked.solver), scores.parse(asked.score)
         yield Calibration(model, plan, batches, find, folder, *how, known, asked.ridge)
+
+
+def _too_large(model: Model, plan: Plan, asked: Asked) -> bool:
+    """Whether gradients are left out of a calibration that needs none, since they would hold the whole model."""
+    size = model.file_size
+    if asked.sensitivity == GRADIENTS and size > LARGE and by_curves(plan, asked):
+        raise OptionError(
+            f"gradients hold the whole model: of {size / 1e9:.1f} GB they would take about {3 * size / 1e9:.0f} GB of "
+            "memory; --sensitivity measured and --allocation uniform take one layer after the other"
+        )
+    return size > LARGE
+
+
+def _without(asked: Asked, *_: object) -> Sensitivity:
+    """Without gradients, and what is said of it where they were asked for."""
+    return replace(nothing_known(), notes=(UNWEIGHED,)) if asked.sensitivity == GRADIENTS else nothing_known()
 
 
 def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:

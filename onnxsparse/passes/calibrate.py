@@ -25,13 +25,14 @@ from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.checkpointing import Saves, saves
-from onnxsparse.calibration.curves import costs_of, curves_of, tried
+from onnxsparse.calibration.curves import costs_of, curves_of, tried, with_joint_parts
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
+from onnxsparse.calibration.moves import with_measured_rows
 from onnxsparse.calibration.new_numbers import Read
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sample_checks import doubts, sound
@@ -47,7 +48,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
-from onnxsparse.planning.model_inputs import SampleAxes, fields_of
+from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 from onnxsparse.scores import Score
@@ -184,7 +185,7 @@ def samples_of(
     """
     if isinstance(asked.data, (Data, Stream)):
         return asked.data
-    data = open_data(asked.data, fields_of(model, axes), labels, labels is not None, None)
+    data = open_data(asked.data, with_empty_past(fields_of(model, axes)), labels, labels is not None, None)
     return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
 
 
@@ -204,7 +205,7 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
     held = max(1, len(found) // HELD) if len(found) > 1 else 0
-    samples = Samples(found, sizes, held, tuple(feeds.data.notes))
+    samples = Samples(found, sizes, held, tuple(feeds.notes))
     return samples if feeds.states else sound(samples, feeds.axes, feeds.data.shared)
 
 
@@ -253,7 +254,7 @@ class Calibration:
         self._saves = known or Saves(None, "")
         self._file, self._inlined, self._folder = plan, without_functions(model, plan), folder
         self._solver, self._score, self._ridge = solver, score, ridge
-        self.model, self.plan = model, plan
+        self.file, self.model, self.plan = model, model, plan
         if self._inlined is not None:
             self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
             _name_states(self.model)
@@ -262,12 +263,18 @@ class Calibration:
         self.samples = replace(samples, notes=(*samples.notes, *doubts(self.cut, samples)))
         self._find = find
 
+    @property
+    def asked_plan(self) -> Plan:
+        """The plan of the file, as it came."""
+        return self._file
+
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """How much each output of each layer matters; found once."""
         known = self._saves.sensitivity(self.found.layers)
         if known is None:
-            known = self._find(self.samples, self.found)
+            layers, found = self.found.layers, self._find(self.samples, self.found)
+            known = with_measured_rows(self.cut, layers, self.samples, found, Store(self._folder))
             self._saves.keep_sensitivity(self.found.layers, known)
         return known
 
@@ -302,17 +309,22 @@ class Calibration:
             return plan
         own = plan if self._inlined is None else self._inlined.plan(plan)
         made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
+        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder)
+        made = with_joint_parts(made, *given)
         return made if self._inlined is None else self._inlined.rows(plan, made)
 
-    def costs(self) -> dict[str, float]:
-        """What each layer alone costs the outputs, pruned as the plan says, by the name of its node."""
+    def weights(self, layer: CalibratedLayer) -> list[str]:
+        """The weights of a layer that are pruned, by their names in the file."""
+        names = {} if self._inlined is None else self._inlined.names(self._file)
+        return [names.get(one.weight.name, one.weight.name) for one in layer.parts if one.row]
+
+    def costs(self) -> list[tuple[CalibratedLayer, float]]:
+        """What each layer alone costs the outputs, pruned as the plan says."""
         layers, store = self.found.layers, Store(self._folder)
-        return dict(zip(
-            (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
-        ))  # fmt: skip
+        return list(zip(layers, costs_of(self.cut, layers, self.samples, self.sensitivity, store)))
 
     def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
-        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        """Each layer alone at falling shares kept, refitted: new numbers by the tags of the file."""
         given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
         for layer, found in tried(*given):
             yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]

@@ -105,8 +105,8 @@ def costs_of(
     """What each layer alone costs the outputs of the model, pruned as its rows say."""
     found = dict[CalibratedLayer, float]()
     for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
-        drops = [one.row.drop if one.row else 0 for one in layer.parts]
-        found[layer] = error(last(rounds(problem, goals([one.part for one in layer.parts], drops))))
+        parts, drops = [one.part for one in layer.parts], [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(last(rounds(problem, goals(parts, drops), groups_of(parts))))
     return [found[layer] for layer in layers]
 
 
@@ -148,7 +148,8 @@ def tried(
 ) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
     """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
     for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
-        found = rounds(problem, keep_shares([one.part for one in layer.parts], shares))
+        parts = [one.part for one in layer.parts]
+        found = rounds(problem, keep_shares(parts, shares), groups_of(parts))
         yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
 
 

@@ -254,7 +254,7 @@ class Calibration:
         self._saves = known or Saves(None, "")
         self._file, self._inlined, self._folder = plan, without_functions(model, plan), folder
         self._solver, self._score, self._ridge = solver, score, ridge
-        self.model, self.plan = model, plan
+        self.file, self.model, self.plan = model, model, plan
         if self._inlined is not None:
             self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
             _name_states(self.model)
@@ -262,6 +262,11 @@ class Calibration:
         self.found: Layers = layers_of(self.model, self.plan, self.cut)
         self.samples = replace(samples, notes=(*samples.notes, *doubts(self.cut, samples)))
         self._find = find
+
+    @property
+    def asked_plan(self) -> Plan:
+        """The plan of the file, as it came."""
+        return self._file
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
@@ -308,15 +313,18 @@ class Calibration:
         made = with_joint_parts(made, *given)
         return made if self._inlined is None else self._inlined.rows(plan, made)
 
-    def costs(self) -> dict[str, float]:
-        """What each layer alone costs the outputs, pruned as the plan says, by the name of its node."""
+    def weights(self, layer: CalibratedLayer) -> list[str]:
+        """The weights of a layer that are pruned, by their names in the file."""
+        names = {} if self._inlined is None else self._inlined.names(self._file)
+        return [names.get(one.weight.name, one.weight.name) for one in layer.parts if one.row]
+
+    def costs(self) -> list[tuple[CalibratedLayer, float]]:
+        """What each layer alone costs the outputs, pruned as the plan says."""
         layers, store = self.found.layers, Store(self._folder)
-        return dict(zip(
-            (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
-        ))  # fmt: skip
+        return list(zip(layers, costs_of(self.cut, layers, self.samples, self.sensitivity, store)))
 
     def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
-        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        """Each layer alone at falling shares kept, refitted: new numbers by the tags of the file."""
         given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
         for layer, found in tried(*given):
             yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]

@@ -1,5 +1,5 @@
-"""What calibration reaches, with the runtime as judge: functions, integers, normalisation, recurrent layers, any graph;
-and what it says of samples. Nothing here needs gradients.
+"""What calibration reaches, with the runtime as judge: functions, integers, normalisation, kinds of numbers; and what
+it says of samples. Nothing here needs gradients.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs.builders import CASES
-from graphs.expectations import EVERYTHING
-from graphs.running import refusal
 from onnx import numpy_helper
 from onnx.helper import (
     make_function,
@@ -27,15 +24,11 @@ import onnxsparse as osp
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.moves import Outputs
 from onnxsparse.calibration.sample_checks import doubts, sound
-from onnxsparse.calibration.sensitivity import nothing_known
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.graph.model import Model
-from onnxsparse.options import SparsityOptions
-from onnxsparse.passes.calibrate import Calibration
-from onnxsparse.passes.delivery import deliver
-from onnxsparse.planning.request import planned
 
 pytest.importorskip("onnxruntime")
+EVERYTHING = ("stem", "depthwise", "small", "output")
 HALF: dict[str, Any] = {"pattern": "unstructured", "sparsity": 0.5}
 
 
@@ -68,38 +61,6 @@ def pruned(proto: onnx.ModelProto, x: np.ndarray, **options: Any) -> osp.Result:
 def numbers(proto: onnx.ModelProto | None) -> dict[str, np.ndarray]:
     assert proto is not None
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
-
-
-# -- any graph
-
-
-def calibrated(name: str, pattern: str) -> Any:
-    """A little model on random samples, of which each is a batch, as it is delivered."""
-    built, generator = CASES[name].build(), np.random.default_rng(0)
-    model = Model.over(onnx.ModelProto.FromString(built.model.SerializeToString()))
-    plan, _ = planned(model, None, None, SparsityOptions(pattern=pattern, allow=EVERYTHING))
-
-    def like(array: Any) -> np.ndarray:
-        array = np.asarray(array)
-        floats = array.dtype.kind == "f" and array.size > 1
-        return generator.standard_normal(array.shape).astype(array.dtype) if floats else array
-
-    feeds = [dict(built.feeds), *({key: like(one) for key, one in built.feeds.items()} for _ in range(2))]
-    done = Calibration(model, plan, Samples(feeds, [1] * 3, 1), nothing_known).swept(plan)
-    return done.plan, deliver(model, done.plan, done.numbers, done.tags, None)
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_every_little_model_holds_its_pattern_and_every_row_says_what_was_done(part: int) -> None:
-    names = [name for name, case in CASES.items() if case.build().runs and not case.build().files]
-    wrong = []
-    for name in names[part::4]:
-        if refusal(name):
-            continue
-        plan, made = calibrated(name, "2:4")
-        if not made.report.ok or not all(row.reason for row in plan.planned):
-            wrong.append(name)
-    assert not wrong
 
 
 # -- functions
@@ -280,12 +241,12 @@ def test_weights_of_inputs_that_never_vary_go_first() -> None:
 
 @pytest.mark.parametrize("kind", ["float16", "float64"])
 def test_other_floats_are_refitted_in_their_own_kind(kind: str) -> None:
-    x = drawn(64, 12)
+    x = drawn(256, 6) @ drawn(6, 12, seed=1) + 0.1 * drawn(256, 12, seed=2)
     nodes = [
         make_node("Cast", ["x"], ["k"], to=int(np_dtype_to_tensor_dtype(np.dtype(kind)))),
         make_node("MatMul", ["k", "w"], ["h"]), make_node("Cast", ["h"], ["y"], to=1),
     ]  # fmt: skip
-    proto = model(nodes, ["n", 12], {"w": drawn(12, 8).astype(kind)})
+    proto = model(nodes, ["n", 12], {"w": drawn(12, 8, seed=3).astype(kind)})
     made = pruned(proto, x)
     found = numbers(made.model)["w"]
     assert found.dtype == kind

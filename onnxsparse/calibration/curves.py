@@ -106,8 +106,8 @@ def costs_of(
     """What each layer alone costs the outputs of the model, pruned as its rows say."""
     found = dict[CalibratedLayer, float]()
     for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
-        drops = [one.row.drop if one.row else 0 for one in layer.parts]
-        found[layer] = error(last(rounds(problem, goals([one.part for one in layer.parts], drops))))
+        parts, drops = [one.part for one in layer.parts], [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(last(rounds(problem, goals(parts, drops), groups_of(parts))))
     return [found[layer] for layer in layers]
 
 

@@ -22,10 +22,10 @@ from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
 from onnxsparse.solvers.rounds import Choose
 
-ROUNDS = 5
-"""Rounds in which a layer gets to its share; with more nothing came out better."""
+ROUNDS, MORE = 5, 8
+"""Rounds in which a layer gets to its share, and a large one. Small layers gain nothing by more."""
 LARGE = 400
-"""With more inputs N:M takes one step: there are enough weights to make up for what goes."""
+"""From so many inputs on a layer is large. N:M takes one step there: enough weights make up for what goes."""
 
 
 class Given(Score):
@@ -105,9 +105,10 @@ def _kept(part: Part, share: float) -> Stage | None:
     return part.pattern, units - max(1, round(units * share))
 
 
-def goals(parts: Sequence[Part], drops: Sequence[int], count: int = ROUNDS, joint: bool = False) -> list[Choose]:
+def goals(parts: Sequence[Part], drops: Sequence[int], count: int | None = None, joint: bool = False) -> list[Choose]:
     """The rounds that end with so many units of each part dropped; `joint`: with so many of all parts together."""
     large = max((part.columns.stop for part in parts), default=0) > LARGE
+    count = (MORE if large else ROUNDS) if count is None else count
     stages = [_stages(part, drop, count, large) for part, drop in zip(parts, drops)]
     longest = max(map(len, stages), default=0)
     aligned = [own + own[-1:] * (longest - len(own)) for own in stages]

@@ -89,7 +89,7 @@ def test_n_of_m_goes_through_larger_n(seed: int, nm: tuple[int, int]) -> None:
 def test_n_of_m_of_large_layers_is_one_step() -> None:
     part = Part("w", slice(0, 404), (1, 2, 404, 1), patterns.parse("2:4"))
     assert len(goals([part], [404])) == 1
-    assert len(goals([replace(part, pattern=patterns.parse("unstructured"))], [404])) == 5
+    assert len(goals([replace(part, pattern=patterns.parse("unstructured"))], [404])) == 8
 
 
 @settings(max_examples=30, deadline=None)

@@ -31,6 +31,8 @@ def files(digits_cnn: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     for command, out in (("prune", "sparse.onnx"), ("mask", "masked.onnx"), ("plan", "plan.yaml")):
         assert main([command, dense, "-o", made[out], "--target", "ampere", "-q"]) == 0
     made["samples.npz"], made["all-levels"] = str(folder / "samples.npz"), str(folder / "levels")
+    made["recipe.yaml"] = str(folder / "recipe.yaml")
+    Path(made["recipe.yaml"]).write_text("modifiers:\n- !SparseGPTModifier {mask_structure: 2:4}\n", encoding="utf-8")
     images = np.random.default_rng(0).standard_normal((64, 1, 8, 8), np.float32)
     np.savez(made["samples.npz"], **{onnx.load(dense).graph.input[0].name: images})
     return {"dense.onnx": dense, "folder": str(folder), **made}
@@ -86,6 +88,17 @@ CALLS: dict[str, Arguments] = {
         "--overwrite",
     ],
     "quantize weights": ["quantize", "sparse.onnx", "-o", "new.onnx", "--scheme", "w4", "--overwrite"],
+    "oneshot": [
+        "oneshot",
+        "dense.onnx",
+        "-o",
+        "new.onnx",
+        "--recipe",
+        "recipe.yaml",
+        "--data",
+        "samples.npz",
+        "--overwrite",
+    ],
     "compare": ["compare", "dense.onnx", "sparse.onnx", "--samples", "2"],
     "levels": [
         "levels",
@@ -118,14 +131,14 @@ def refuse_constant(text: str) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_json_fits_the_schema(name: str, files: dict[str, str], schema: Any, capsys: Any) -> None:
-    if name in ("compare", "permute", "prune --permute") or name.startswith("quantize"):
+    if name in ("compare", "permute", "prune --permute") or name.startswith(("quantize", "oneshot")):
         pytest.importorskip("onnxruntime")
     if name in ("finetune", "levels") and not library.available():
         pytest.skip("needs onnxruntime-training")
     code = call([*CALLS[name], "--json", "-"], files)
     report = json.loads(capsys.readouterr().out, parse_constant=refuse_constant)
     jsonschema.Draft202012Validator(schema).validate(report)
-    assert report["command"] == name.split()[0]
+    assert report["command"] == ("prune" if name == "oneshot" else name.split()[0])  # that of its last step
     assert code == (0 if report["ok"] else 1)
 
 

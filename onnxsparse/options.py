@@ -1312,7 +1312,8 @@ class CreateOptions:
     )
     data: Any = option(
         None,
-        "the samples to train on, as finetune takes them: their number says how many epochs, and how fast",
+        "the samples to train on, as finetune takes them: their number says how many epochs, and how fast, and 256 of "
+        "them how much of each layer goes",
         "samples.npz",
         metavar="DATA",
     )

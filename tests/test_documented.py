@@ -164,6 +164,8 @@ def test_what_a_page_shows_is_what_happens(page: Path, desk: Path, capfd: pytest
             or "--permute" in command
         ):
             pytest.importorskip("onnxruntime")
+        if "--data" in command and command.startswith(("onnxsparse prune", "onnxsparse analyze")):
+            needs_gradients()
         if "permute" in command:
             pytest.importorskip("scipy")
         if command == "echo $?":
@@ -172,6 +174,11 @@ def test_what_a_page_shows_is_what_happens(page: Path, desk: Path, capfd: pytest
         last = run(command)
         printed = capfd.readouterr()
         assert_shown(shown, (printed.out + printed.err).splitlines(), command)
+
+
+def needs_gradients() -> None:
+    if not importlib.import_module("onnxsparse.engines.ort.library").available():
+        pytest.skip("gradients need an engine")
 
 
 def steps(page: Path) -> Iterator[tuple[str, list[str]]]:
@@ -221,6 +228,8 @@ def test_python_snippets_run(page: Path, desk: Path) -> None:
     if "osp.permute(" in text_of(page):
         pytest.importorskip("onnxruntime")
         pytest.importorskip("scipy")
+    if re.search(r"osp\.(prune|analyze)\([^)]*data=", text_of(page)):
+        needs_gradients()
     names: dict[str, Any] = {}
     for block in blocks(page, "python"):
         exec(compile(block, name_of(page), "exec"), names)

@@ -84,8 +84,8 @@ def test_the_recipe_of_a_report_is_what_was_decided(digits_cnn: Path, tmp_path: 
     )  # fmt: skip
     recipe = str(result.report.details["recipe"])
     assert recipe == (tmp_path / "out.recipe.yaml").read_text()
-    assert "allocation: erk" in recipe
-    assert "schedule: cubic" in recipe
+    assert "allocation: sensitivity" in recipe
+    assert "init: calibrated" in recipe
 
 
 def test_the_engines_own_optimizer_needs_its_engine(digits_cnn: Path, capsys: Any) -> None:

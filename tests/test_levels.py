@@ -18,6 +18,7 @@ from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.recipes.modifiers.levels import Levels, read_levels
+from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.training import Training
 from onnxsparse.train import checkpointing
 from onnxsparse.train import levels as stages
@@ -110,6 +111,35 @@ def test_rates_begin_again_with_every_stage():
         rates.append(run.trainee.settings.rate)
     assert rates[:10] == rates[10:]
     assert rates[0] < rates[1] > rates[9]
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_level_starts_from_the_better_of_both(good):
+    """From the network of the level before, pruned or calibrated: as the samples held out say."""
+    made = Bench(Training(steps=12, batch=8), Pruning(pattern="unstructured", sparsity="0.5"))
+    counts = {tag: [0, row.weight.tensor.size // 4] for tag, row in made.planned.items()}
+    run = made.run(modifiers=[made.training, Levels("10,20")], levels=counts, calibrates=True)
+    asked = []
+
+    def recalibrated(drops):
+        asked.append(drops)
+        keeps = {tag: np.arange(row.weight.tensor.size) >= drops[tag] for tag, row in made.planned.items()}
+        live = run.engine.weights
+        return keeps, {tag: live[tag] * keeps[tag].reshape(live[tag].shape) * good for tag in keeps}
+
+    losses = iter([2.0, 1.0 if good else 3.0] * 2)
+    run.recalibrated, run.probe_loss = recalibrated, lambda: next(losses)
+    run._segments.jump(0)
+    run._to_start()
+    for act in run.acts:
+        act.before_step(run.trainee, 6)
+    assert asked == [{tag: drops[1] for tag, drops in counts.items()}]
+    for tag, drops in counts.items():
+        mask = run.engine.frozen[f"{tag}/mask"].reshape(-1)
+        assert mask.size - np.count_nonzero(mask) == drops[1]
+        assert (not mask[: drops[1]].any()) == good
+        assert np.count_nonzero(run.engine.weights[tag]) > 0
+    assert any("level 20 starts plainly pruned" in note for note in run.notes) != good
 
 
 @pytest.mark.parametrize("text", ["", "a", "30,30", "50,30", "100", "-1,5"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,9 +51,9 @@ def reviews(count: int) -> list[str]:
 
 def tokens_of(texts: Sequence[str], folder: Path) -> Any:
     """Rows of token ids, of a tokenizer that is taught by the texts and kept in the folder."""
-    from tokenizers import ByteLevelBPETokenizer
+    tokenizers: Any = importlib.import_module("tokenizers")
 
-    tokenizer = ByteLevelBPETokenizer()
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(texts, vocab_size=VOCABULARY, special_tokens=["<end>"], show_progress=False)
     tokenizer.save(str(folder / "tokenizer.json"))
     stream = np.concatenate([[*one.ids, 0] for one in tokenizer.encode_batch(list(texts))])
@@ -78,7 +79,8 @@ def network() -> Any:
         def forward(self, x: Any, past_key: Any, past_value: Any, seen: Any) -> Any:
             normed = self.before(x)
             query, key, value = (split(one(normed)) for one in (self.q_proj, self.k_proj, self.v_proj))
-            key, value = torch.cat([past_key, key], 2), torch.cat([past_value, value], 2)
+            if past_key is not None:
+                key, value = torch.cat([past_key, key], 2), torch.cat([past_value, value], 2)
             products = query @ key.transpose(2, 3) * (WIDTH // HEADS) ** -0.5
             weights = torch.softmax(products + seen, -1)
             joined = (weights @ value).transpose(1, 2).reshape(x.shape[0], x.shape[1], WIDTH)
@@ -96,11 +98,12 @@ def network() -> Any:
             self.norm, self.lm_head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
 
         def forward(self, tokens: Any, *past: Any) -> Any:
-            past = past or tuple([torch.zeros(tokens.shape[0], HEADS, 0, WIDTH // HEADS)] * (2 * LAYERS))
-            places = torch.arange(past[0].shape[2] + tokens.shape[1])
-            own = places[past[0].shape[2] :]
+            before = past[0].shape[2] if past else 0
+            places = torch.arange(before + tokens.shape[1])
+            own = places[before:]
             seen = torch.where(places[None, :] > own[:, None], -1e4, 0.0)
             x, present = self.tokens(tokens) + self.places(own), []
+            past = past or (None,) * (2 * LAYERS)
             for layer, key, value in zip(self.layers, past[::2], past[1::2]):
                 x, *both = layer(x, key, value, seen)
                 present += both
@@ -193,7 +196,7 @@ def sparse(folder: Path, name: str, ways: Mapping[str, Mapping[str, Any]]) -> It
     for way, options in ways.items():
         given = {key: value for key, value in options.items() if key != "calibrated"}
         data = samples if options.get("calibrated") else None
-        yield way, osp.prune(str(folder / name), data=data, exclude=["lm_head"], **given).model
+        yield way, osp.prune(str(folder / name), data=data, exclude=["re:lm_head"], **given).model
 
 
 def prune(folder: Path, name: str) -> None:

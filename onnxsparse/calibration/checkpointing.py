@@ -95,7 +95,17 @@ class Saves:
             numbers.known(name, partial(found.arrays.__getitem__, f"numbers {name}"))
         masks = {name: _unpacked(found.arrays[f"mask {name}"], size) for name, size in facts["masks"].items()}
         solved = tuple(facts["solved"])
-        return Swept(layer, masks, facts["error"], facts["unfitted"], facts["fell_back"], solved, facts["done"])
+        return Swept(
+            layer,
+            masks,
+            facts["error"],
+            facts["unfitted"],
+            facts["fell_back"],
+            solved,
+            facts["done"],
+            facts["still"],
+            facts["rows"],
+        )
 
     def keep_swept(self, what: str, swept: Swept, numbers: NewNumbers) -> None:
         """Save a layer and what changed with it; its numbers are read from there from now on."""
@@ -109,6 +119,8 @@ class Saves:
             "unfitted": swept.unfitted,
             "fell_back": bool(swept.fell_back),
             "done": swept.done,
+            "still": swept.still,
+            "rows": swept.rows,
         }
         sizes = {name: mask.size for name, mask in swept.masks.items()}
         made = self.keep(

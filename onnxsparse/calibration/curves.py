@@ -8,7 +8,7 @@ gradient comes to, by a run of the rest of the model. Both are in one unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -17,14 +17,13 @@ from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.moments import Samples, dense_moments
-from onnxsparse.calibration.sensitivity import Moves, Sensitivity, first_batches
-from onnxsparse.calibration.streams import Cut, Store, Stream
+from onnxsparse.calibration.moves import Outputs
+from onnxsparse.calibration.sensitivity import Moves, Sensitivity
+from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import problem_of
-from onnxsparse.engines.light_model import LightModel
-from onnxsparse.engines.random_projection import float_targets, scales_of, targets_of
-from onnxsparse.errors import ModelError
-from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
+from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.solvers import jobs
 from onnxsparse.solvers.choosing import Part, goals, groups_of, keep_shares
 from onnxsparse.solvers.least_squares import EXACT
@@ -111,6 +110,34 @@ def costs_of(
     return [found[layer] for layer in layers]
 
 
+def with_joint_parts(
+    plan: Plan,
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+) -> Plan:
+    """A plan in which the weights of one layer share its zeros by what each costs: those of a recurrent layer have one
+    matrix, and its inputs bear other levels than its states."""
+    rows, drops = {row.name: row for row in plan.rows}, dict[str, int]()
+    several = [layer for layer in layers if len(_free(layer, rows)) > 1 and not plan.rule.knows_levels]
+    if not several:
+        return plan
+    for layer, problem, _ in _problems(cut, several, samples, sensitivity, store):
+        parts = layer_parts(layer)
+        wanted = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
+        mask = last(rounds(problem, goals(parts, wanted, joint=True))).mask
+        drops.update({part.name: int((~mask[:, part.columns]).sum()) for part in _free(layer, rows)})
+    return replace(plan, rows=tuple(replace(row, drop=drops.get(row.name, row.drop)) for row in plan.rows))
+
+
+def _free(layer: CalibratedLayer, rows: Mapping[str, PlanRow]) -> list[Part]:
+    """The weights of a layer any numbers of which may go."""
+    parts = [part for part in layer_parts(layer) if isinstance(part.pattern, Unstructured)]
+    return [part for part in parts if rows[part.name].drop]
+
+
 def tried(
     cut: Cut,
     layers: Sequence[CalibratedLayer],
@@ -121,7 +148,8 @@ def tried(
 ) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
     """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
     for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
-        found = rounds(problem, keep_shares([one.part for one in layer.parts], shares))
+        parts = [one.part for one in layer.parts]
+        found = rounds(problem, keep_shares(parts, shares), groups_of(parts))
         yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
 
 
@@ -160,7 +188,7 @@ class _Curves:
 
     def predict(self, layer: CalibratedLayer, problem: Layer, moves: Moves) -> None:
         self.waiting[layer] = problem, layer_parts(layer), moves
-        self.nbytes += moves.nbytes + sum(block.gram.nbytes + block.cross.nbytes for block in problem.blocks)
+        self.nbytes += moves.nbytes + sum(block.nbytes for block in problem.blocks)
         width = jobs.width(self.work)
         if width == 1 or len(self.waiting) >= WAVE * width or self.nbytes >= WAITING:
             self.flush()
@@ -195,58 +223,8 @@ class Measured:
         return self.outputs.moved(layer.place, layer.numbers(fitted.rows, problem.bias(fitted.rows), {}))
 
 
-class Outputs:
-    """The outputs of the dense net for the first samples, and how far other numbers move them:
-
-        mean over outputs of  (mean square of the move / variance of the output)
-
-    What comes before a layer runs once, and what follows it for each set of numbers.
-    """
-
-    def __init__(self, cut: Cut, samples: Samples, store: Store) -> None:
-        self._cut, self._store = cut, store
-        self.feeds = samples.feeds[: first_batches(samples.sizes)]
-        self._count = max(sum(samples.sizes[: len(self.feeds)]), 1)
-        names = [name for name in _targets(cut.model) if name in cut.place]
-        self._dense = list(Stream(cut, self.feeds, store).values(names))
-        self._ahead = Stream(cut, self.feeds, store)
-        self._scales, self.notes = scales_of(self._dense, self._count)
-
-    def before(self, place: int) -> Stream:
-        """The samples in the dense net, before a node. Going forward, every node runs once."""
-        if self._ahead.done > place:
-            self._ahead = Stream(self._cut, self.feeds, self._store)
-        self._ahead.run_to(place)
-        return self._ahead
-
-    def moved(self, place: int, numbers: Mapping[str, Array]) -> float:
-        """By how much the outputs move when stored tensors that no node before `place` reads get these numbers,
-        squared."""
-        fork = self.before(place).fork(numbers)
-        names = [name for name in self._scales if self._cut.place[name] >= fork.done]
-        if not names:
-            return 0.0
-        pairs = zip(self._dense, fork.values(names))
-        total = sum(self._squares(name, dense[name], moved[name]) for dense, moved in pairs for name in names)
-        return total / self._count
-
-    def _squares(self, name: str, dense: Array, moved: Array) -> float:
-        with np.errstate(invalid="ignore", over="ignore"):
-            squares = np.square((moved.astype(np.float64) - dense) * self._scales[name])
-        return float(np.where(np.isfinite(dense), np.nan_to_num(squares, nan=np.inf), 0.0).sum())
-
-
-def _targets(model: Model) -> list[str]:
-    """Those of the projections that gradients are taken of."""
-    floats = float_targets(model.proto)
-    try:
-        return floats or targets_of(LightModel(model.copy_proto()))
-    except ModelError:  # whole numbers all the way: they move, too
-        return [value.name for value in model.proto.graph.output]
-
-
 def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["Outputs", "costs_of", "curves_of", "shares_of", "tried"]
+__all__ = ["costs_of", "curves_of", "shares_of", "tried", "with_joint_parts"]

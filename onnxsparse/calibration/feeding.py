@@ -2,7 +2,8 @@
 
 1. A file that fixes how many samples it takes gets as many; what is missing in the last batch is filled with the
    samples that are there.
-2. Where an output is an input's next value (a state), a run of the float model carries it from step to step.
+2. Keys and values of earlier tokens that the samples do not have are empty: there are no earlier tokens.
+3. Where an output is an input's next value (a state), a run of the float model carries it from step to step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from onnxsparse.data.samples import Batch
 from onnxsparse.engines.inference import Feed, Session
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.math.values import Array
+from onnxsparse.planning.model_inputs import past_axis
 
 BATCH, MOST = 32, 100_000
 """Samples at a time, and how many a function may yield that nobody limits."""
@@ -61,6 +63,12 @@ class Feeds:
         self._fixed = next((size for size in fixed if size), 0)
         single = any(shape == [] and self._by_rows(name) for name, shape in self._kinds.items())
         self.size = self._fixed or (1 if single else self._few())
+        fed = {field.name for field in data.fields} | set(self.states)
+        past = {name: shape or () for name, shape in self._kinds.items() if name not in fed}
+        self._empty = {
+            name: shape for name, shape in past.items() if past_axis(name, shape, self.axes.get(name, 0)) is not None
+        }
+        """What is empty, and its shape."""
         bare = next((name for name, shape in self._kinds.items() if shape is None and name not in self.states), "")
         if self.states and bare:
             raise OptionError(f"the input '{bare}' declares no shape, so it cannot be told which axis counts steps")
@@ -115,7 +123,26 @@ class Feeds:
 
     def feed(self, batch: Batch) -> Feed:
         """A batch as the model takes it."""
-        return {name: self._as_declared(name, array) for name, array in batch.items() if name in self._kinds}
+        found = {name: self._as_declared(name, array) for name, array in batch.items() if name in self._kinds}
+        return found if not self._empty else {**self._past(self._rows(batch)), **found}
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of the samples, and of what they do not have."""
+        more = f" and {len(self._empty) - 1} more" if len(self._empty) > 1 else ""
+        none = (
+            [f"'{next(iter(self._empty))}'{more} are empty: the samples have no earlier tokens"] if self._empty else []
+        )
+        return [*self.data.notes, *none]
+
+    def _past(self, rows: int) -> Feed:
+        """Keys and values of no tokens."""
+        kinds = {value.name: value.type.tensor_type.elem_type for value in self._proto.graph.input}
+        found = {}
+        for name, sizes in self._empty.items():
+            shape = [rows if axis == self.axes.get(name, 0) else size or 0 for axis, size in enumerate(sizes)]
+            found[name] = np.zeros(shape, tensor_dtype_to_np_dtype(kinds[name]))
+        return found
 
     def _as_declared(self, name: str, array: Array) -> Array:
         if self._kinds[name] == [] and array.ndim:

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.sensitivity import Probe, Sensitivity
 from onnxsparse.calibration.statistics import LayerMoments
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.math.values import Array
-from onnxsparse.solvers.quadratic import Quadratic
+from onnxsparse.solvers.quadratic import Factored, Quadratic
 
 Feed = Mapping[str, Array]
+WIDE, FEW = 512, 0.5
+"""Of so many inputs and more the rows are kept while there are at most so many positions for each input."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +43,58 @@ class Samples:
         return number >= len(self.feeds) - self.held
 
 
+class BlockMoments:
+    """The moments of one block. Where its inputs are many and positions few, the rows themselves are kept: their Gram
+    matrix would be larger, and take longer."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self._shape, self.count = (inputs, outputs), 0
+        self._rows: list[tuple[Array, Array]] = []
+        self._sums = None if inputs >= WIDE else LayerMoments(inputs, outputs)
+
+    def add(self, rows: Array, targets: Array) -> None:
+        self.count += len(rows)
+        if self._sums is None and self.count > self._shape[0] * FEW:
+            self._sums = self.summed()
+        if self._sums is None:
+            self._rows.append((rows.astype(np.float32), targets.astype(np.float32)))
+        else:
+            self._sums.add(rows, targets)
+
+    def summed(self) -> LayerMoments:
+        """As sums, whatever is kept."""
+        if self._sums is not None:
+            return self._sums
+        found = LayerMoments(*self._shape)
+        for rows, targets in self._rows:
+            found.add(rows, targets)
+        self._rows.clear()
+        return found
+
+    def merge(self, other: BlockMoments) -> None:
+        self._sums, more = self.summed(), other.summed()
+        self._sums.merge(more)
+        self.count = self._sums.count
+
+    def quadratic(self, outputs: Array, biased: bool) -> Quadratic:
+        if self._sums is not None:
+            return Quadratic.of(outputs, self._sums, biased)
+        x, y = (
+            np.concatenate([np.empty((0, size), np.float32), *(one[which] for one in self._rows)])
+            for which, size in enumerate(self._shape)
+        )
+        finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+        return Factored(outputs, x[finite], y[finite], biased)
+
+
 class Moments:
     """The moments of each block of a layer: of the samples that fit, and of those that judge."""
 
     def __init__(self, layer: CalibratedLayer, probe: Probe | None = None) -> None:
         self._layer, self.probe = layer, probe
         self._outputs, width = layer.reductions[0].outputs, layer.shape[1]
-        self._fit = [LayerMoments(width, len(rows)) for rows in self._outputs]
-        self._held = [LayerMoments(width, len(rows)) for rows in self._outputs]
+        self._fit = [BlockMoments(width, len(rows)) for rows in self._outputs]
+        self._held = [BlockMoments(width, len(rows)) for rows in self._outputs]
         self._matrix = layer.matrix().astype("float32")
 
     def add(self, which: int, batch: int, inputs: Feed, dense: Feed, held: bool) -> None:
@@ -71,10 +119,10 @@ class Moments:
         """Those that judge; none where no samples are held out."""
         return self._quadratics(self._held) if any(one.count for one in self._held) else []
 
-    def _quadratics(self, moments: Sequence[LayerMoments]) -> list[Quadratic]:
+    def _quadratics(self, moments: Sequence[BlockMoments]) -> list[Quadratic]:
         taken = self._layer.reductions[0].takes_bias
         biased = [self._layer.bias is not None and one for one in taken]
-        return [Quadratic.of(outputs, one, own) for outputs, one, own in zip(self._outputs, moments, biased)]
+        return [one.quadratic(outputs, own) for outputs, one, own in zip(self._outputs, moments, biased)]
 
 
 def dense_moments(

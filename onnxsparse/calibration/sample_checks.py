@@ -38,7 +38,7 @@ WIDER, SHIFTED = 6.0, 2.0
 """A variance so many times as large or small as the stored one, a mean so many deviations away."""
 OUTSIDE, NARROW = 0.1, 0.05
 """Of the numbers outside of the range of integers; of that range covered."""
-STRONG, LARGE, WEAK, FAINT = 30.0, 8.0, 0.02, 0.1
+STRONG, LARGE, WEAK, FAINT = 10.0, 8.0, 0.02, 0.1
 """How much more or less sums vary than biases, for each root of what is summed up, and the size of the inputs then."""
 PREPARED = "are the samples prepared as the model was trained (scaling, mean and deviation, order of channels)?"
 

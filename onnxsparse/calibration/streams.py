@@ -179,6 +179,12 @@ class Stream:
         fork._kept = [dict(kept) for kept in self._kept]
         return fork
 
+    def given(self, stop: int) -> Iterator[dict[str, Array]]:
+        """What the nodes from here to before `stop` read of what is kept, batch by batch."""
+        read = {name for node in self.cut.nodes[self._done : stop] for name in reads(node)}
+        for kept in self._kept:
+            yield {name: self._store.get(kept[name]) for name in sorted(read & set(kept))}
+
     def values(self, names: Sequence[str]) -> Iterator[dict[str, Array]]:
         """Some values, batch by batch; the nodes before them have run then, as the model is now."""
         self.ready(names)

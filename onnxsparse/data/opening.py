@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, Union
 
 import numpy as np
@@ -31,9 +32,9 @@ def open_data(
     """Open training data for the inputs of a model, and look at its first samples.
 
     `source` is a path (`.npz`, `.npy`, a folder of either), a mapping of arrays, one array for the only input, a
-    loader of batches, a CalibrationDataReader of onnxruntime, `Images`, a function without arguments that gives any of
-    these, or `module:function`. `labels` names the array of the labels; without a name they are looked for under the
-    usual ones. With `want_labels` they have to be there.
+    loader of batches, one of polygraphy, a CalibrationDataReader of onnxruntime, `Images`, a function without arguments
+    that gives any of these, or `module:function`. `labels` names the array of the labels; without a name they are
+    looked for under the usual ones. With `want_labels` they have to be there.
     """
     if isinstance(source, Images):
         return _looked_at(Samples(source.source(fields), fields, labels, want_labels, numbers=numbers))
@@ -48,9 +49,23 @@ def open_data(
         return _looked_at(Samples(_source_at(text, fields), fields, labels, want_labels, numbers=numbers))
     if callable(source) and not isinstance(source, Mapping):
         return _called(source, getattr(source, "__name__", "the function"), fields, labels, want_labels, numbers)
+    if hasattr(source, "input_metadata") and hasattr(source, "__getitem__"):
+        return _called(lambda: _numbered(source, fields), "the loader", fields, labels, want_labels, numbers)
     if _is_loader(source):
         return _called(lambda: source, "the loader", fields, labels, want_labels, numbers)
     return _in_memory(source, "the data", fields, labels, want_labels, numbers)
+
+
+def _numbered(loader: Any, fields: Sequence[Field]) -> Iterator[Any]:
+    """The batches of a DataLoader of polygraphy, by number; one that knows no inputs is told those of the model."""
+    if loader.input_metadata is None and not getattr(loader, "user_input_metadata", None):
+        shapes = {field.name: tuple(size or 1 for size in field.shape or ()) for field in fields}
+        loader.input_metadata = {field.name: (field.numpy, shapes[field.name]) for field in fields}
+    try:
+        for number in count():
+            yield loader[number]
+    except IndexError:  # how such a loader says that it has no more
+        return
 
 
 def _is_loader(source: Any) -> bool:

@@ -170,28 +170,32 @@ def _plain(value: Any) -> Any:
 
 def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements, list[str]]:
     """How everything is rounded: the scheme of the one modifier that says it."""
-    by_gram = [one for one in modifiers if isinstance(one, GPTQModifier)]
+    by_gram: list[GPTQModifier] = [one for one in modifiers if isinstance(one, GPTQModifier)]
     plain = [one for one in modifiers if isinstance(one, Quantizing)]
     saying = [one for one in by_gram if one.says]
     asking = [one for one in modifiers if isinstance(one, SparseGPTModifier) and one.quantize]
+    rounding: list[OneShot] = [*by_gram, *asking]
     if len(saying) + len(plain) > 1:
         raise PlanError("the recipe says twice what is rounded; one GPTQModifier or QuantizationModifier is enough")
     if not saying and not plain:
-        if by_gram or asking:
-            raise PlanError(f"{(by_gram or asking)[0].called}: nothing says what is rounded: give it a scheme or "
+        if rounding:
+            raise PlanError(f"{rounding[0].called}: nothing says what is rounded: give it a scheme or "
                             "config_groups, or the recipe a QuantizationModifier")  # fmt: skip
         return None, Refinements(), []
-    damped: list[GPTQModifier | SparseGPTModifier] = [*by_gram, *asking]
-    damping = next((one.damping for one in damped), Refinements.damping)
-    refined = Refinements(rounding=bool(by_gram or asking), damping=damping)
-    scheme, said = _scheme_of(saying[0].grids if saying else plain[0], f"!{tag_of((saying or plain)[0])}")
+    damping = next((one.damping for one in rounding), Refinements.damping)
+    refined = Refinements(rounding=bool(rounding), damping=damping)
+    scheme, said = _scheme_of(saying[0] if saying else plain[0])
     return scheme, refined, [said] if said else []
 
 
-def _scheme_of(one: Quantizing, tag: str) -> tuple[Scheme, str]:
+def _scheme_of(asking: GPTQModifier | Quantizing) -> tuple[Scheme, str]:
     """What is rounded on which grid, and what of that means nothing."""
-    said = f"{tag}: {one.meaningless}" if one.meaningless else ""
-    scheme = one.afterwards() if isinstance(one, GroupQuantizationModifier) else one.scheme_of()
+    one = asking.grids if isinstance(asking, GPTQModifier) else asking
+    said = f"!{tag_of(asking)}: {one.meaningless}" if one.meaningless else ""
+    try:
+        scheme = one.afterwards() if isinstance(one, GroupQuantizationModifier) else one.scheme_of()
+    except OptionError as error:
+        raise PlanError(f"{asking.called}: {error}") from None
     return replace(scheme, strict=False), said.replace("in training", "from the samples")
 
 

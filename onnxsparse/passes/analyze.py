@@ -95,11 +95,11 @@ def _weights(model: Model, run: Run) -> list[dict[str, Any]]:
             for point, numbers in zip(points[layer.name], found):
                 point["metrics"] = _figures(model, numbers, measured)
             count.add(1)
+    sizes = {weight.name: weight.tensor.size for weight in model.weights}
     return [
-        {"name": one.weight.name, "layer": layer.name, "size": one.weight.tensor.size, "points": points[layer.name]}
+        {"name": name, "layer": layer.name, "size": sizes[name], "points": points[layer.name]}
         for layer in calibration.found.layers
-        for one in layer.parts
-        if one.row
+        for name in calibration.weights(layer)
     ]
 
 
@@ -123,13 +123,13 @@ def _spent(model: Model, run: Run, level: float) -> dict[str, Any]:
 
 
 def _plan(model: Model, calibration: Calibration, allocation: str, level: float) -> Plan:
-    rule = replace(calibration.plan.rule, sparsity=level, allocation=allocations.parse(allocation))
+    rule = replace(calibration.asked_plan.rule, sparsity=level, allocation=allocations.parse(allocation))
     return make_plan(model, rule)
 
 
 def _of(calibration: Calibration, plan: Plan) -> dict[str, Any]:
     rows = {row.name: row for row in plan.planned}
-    kept = [_kept([rows[one.weight.name] for one in layer.parts if one.row]) for layer in calibration.found.layers]
+    kept = [_kept([rows[name] for name in calibration.weights(layer)]) for layer in calibration.found.layers]
     cost = float(np.sqrt(max(predicted(calibration.curves, kept), 0.0)))
     return {"distance": cost, "weights": {name: row.sparsity or 0.0 for name, row in rows.items()}}
 

@@ -25,13 +25,14 @@ from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.checkpointing import Saves, saves
-from onnxsparse.calibration.curves import costs_of, curves_of, tried
+from onnxsparse.calibration.curves import costs_of, curves_of, tried, with_joint_parts
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
 from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
+from onnxsparse.calibration.moves import with_measured_rows
 from onnxsparse.calibration.new_numbers import Read
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sample_checks import doubts, sound
@@ -47,7 +48,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
-from onnxsparse.planning.model_inputs import SampleAxes, fields_of
+from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 from onnxsparse.scores import Score
@@ -82,6 +83,12 @@ class Numbered(NamedTuple):
 
 SCORES = ("obs", "wanda", "ria")
 """Those that say nothing without samples."""
+LARGE = 1 << 31
+"""Bytes of a file beyond which no gradients are taken."""
+UNWEIGHED = (
+    "the model is so large that no gradients are taken, which would hold all of it in memory: the outputs of a layer "
+    "count by what they vary"
+)
 UNLIKE = ("data", "workers", "checkpoint", "resume")
 """What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
 ALIKE = "none"
@@ -150,7 +157,7 @@ def calibrating(
     demand_runtime()
     data = samples_of(model, asked, axes)
     feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
-    by_gradients = asked.sensitivity == GRADIENTS
+    by_gradients = asked.sensitivity == GRADIENTS and not _too_large(model, plan, asked)
     checkpoint = None if asked.checkpoint is None else os.fspath(asked.checkpoint)
     with ExitStack() as stack:
         stack.enter_context(named_states(model))
@@ -158,9 +165,25 @@ def calibrating(
         batches = batches_of(feeds, model.copy_proto() if by_gradients and not axes.states else None)
         known = stack.enter_context(saves(checkpoint, asked.resume, partial(_job, model, plan, asked), batches.feeds))
         folder = folder or stack.enter_context(activations(checkpoint))
-        find = partial(_by_gradients, asked, axes) if by_gradients else nothing_known
+        find = partial(_by_gradients, asked, axes) if by_gradients else partial(_without, asked)
         how = solvers.parse(asked.solver), scores.parse(asked.score)
         yield Calibration(model, plan, batches, find, folder, *how, known, asked.ridge)
+
+
+def _too_large(model: Model, plan: Plan, asked: Asked) -> bool:
+    """Whether gradients are left out of a calibration that needs none, since they would hold the whole model."""
+    size = model.file_size
+    if asked.sensitivity == GRADIENTS and size > LARGE and by_curves(plan, asked):
+        raise OptionError(
+            f"gradients hold the whole model: of {size / 1e9:.1f} GB they would take about {3 * size / 1e9:.0f} GB of "
+            "memory; --sensitivity measured and --allocation uniform take one layer after the other"
+        )
+    return size > LARGE
+
+
+def _without(asked: Asked, *_: object) -> Sensitivity:
+    """Without gradients, and what is said of it where they were asked for."""
+    return replace(nothing_known(), notes=(UNWEIGHED,)) if asked.sensitivity == GRADIENTS else nothing_known()
 
 
 def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
@@ -184,7 +207,7 @@ def samples_of(
     """
     if isinstance(asked.data, (Data, Stream)):
         return asked.data
-    data = open_data(asked.data, fields_of(model, axes), labels, labels is not None, None)
+    data = open_data(asked.data, with_empty_past(fields_of(model, axes)), labels, labels is not None, None)
     return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
 
 
@@ -204,7 +227,7 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
     held = max(1, len(found) // HELD) if len(found) > 1 else 0
-    samples = Samples(found, sizes, held, tuple(feeds.data.notes))
+    samples = Samples(found, sizes, held, tuple(feeds.notes))
     return samples if feeds.states else sound(samples, feeds.axes, feeds.data.shared)
 
 
@@ -253,7 +276,7 @@ class Calibration:
         self._saves = known or Saves(None, "")
         self._file, self._inlined, self._folder = plan, without_functions(model, plan), folder
         self._solver, self._score, self._ridge = solver, score, ridge
-        self.model, self.plan = model, plan
+        self.file, self.model, self.plan = model, model, plan
         if self._inlined is not None:
             self.model, self.plan = self._inlined.model, self._inlined.plan(plan)
             _name_states(self.model)
@@ -262,12 +285,18 @@ class Calibration:
         self.samples = replace(samples, notes=(*samples.notes, *doubts(self.cut, samples)))
         self._find = find
 
+    @property
+    def asked_plan(self) -> Plan:
+        """The plan of the file, as it came."""
+        return self._file
+
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """How much each output of each layer matters; found once."""
         known = self._saves.sensitivity(self.found.layers)
         if known is None:
-            known = self._find(self.samples, self.found)
+            layers, found = self.found.layers, self._find(self.samples, self.found)
+            known = with_measured_rows(self.cut, layers, self.samples, found, Store(self._folder))
             self._saves.keep_sensitivity(self.found.layers, known)
         return known
 
@@ -302,17 +331,22 @@ class Calibration:
             return plan
         own = plan if self._inlined is None else self._inlined.plan(plan)
         made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
+        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder)
+        made = with_joint_parts(made, *given)
         return made if self._inlined is None else self._inlined.rows(plan, made)
 
-    def costs(self) -> dict[str, float]:
-        """What each layer alone costs the outputs, pruned as the plan says, by the name of its node."""
+    def weights(self, layer: CalibratedLayer) -> list[str]:
+        """The weights of a layer that are pruned, by their names in the file."""
+        names = {} if self._inlined is None else self._inlined.names(self._file)
+        return [names.get(one.weight.name, one.weight.name) for one in layer.parts if one.row]
+
+    def costs(self) -> list[tuple[CalibratedLayer, float]]:
+        """What each layer alone costs the outputs, pruned as the plan says."""
         layers, store = self.found.layers, Store(self._folder)
-        return dict(zip(
-            (layer.name for layer in layers), costs_of(self.cut, layers, self.samples, self.sensitivity, store)
-        ))  # fmt: skip
+        return list(zip(layers, costs_of(self.cut, layers, self.samples, self.sensitivity, store)))
 
     def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
-        """Each layer alone at falling shares kept, refitted: new numbers by tag."""
+        """Each layer alone at falling shares kept, refitted: new numbers by the tags of the file."""
         given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
         for layer, found in tried(*given):
             yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]

@@ -17,6 +17,7 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxsparse.calibration.feeding import Feeds
+from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.data import LABELS, Data, Samples, open_data
 from onnxsparse.data.sources import InMemory
 from onnxsparse.errors import OptionError, ProofError
@@ -129,7 +130,7 @@ def within(
 
 def _at(calibration: Calibration, asked: Asked, sparsity: float) -> Plan:
     rule = replace(calibration.plan.rule, sparsity=sparsity)
-    return calibration.leveled(asked, make_plan(calibration.model, rule))
+    return calibration.leveled(asked, make_plan(calibration.file, rule))
 
 
 @dataclass
@@ -141,6 +142,10 @@ class _Search:
     calibration: Calibration
     write: Callable[[Calibrated], ModelProto]
     runs: int = 0
+
+    @property
+    def plan(self) -> Plan:
+        return self.calibration.asked_plan
 
     def tried(self, plan: Plan) -> Within:
         self.runs += 1
@@ -162,28 +167,26 @@ class _Search:
         return replace(best, runs=self.runs)
 
     def of_layers(self) -> Within:
-        whole = self.tried(self.calibration.plan)
+        whole = self.tried(self.plan)
         if whole.lost <= self.limit.most:
             return whole
-        ranked = sorted(self.calibration.costs().items(), key=lambda one: -one[1])
+        ranked = sorted(self.calibration.costs(), key=lambda one: -one[1])
         low, high, best, least = 0, len(ranked), None, whole
         while high - low > 1:
             middle = (low + high) // 2
-            here = self.tried(self._without([name for name, _ in ranked[:middle]]))
+            here = self.tried(self._without([layer for layer, _ in ranked[:middle]]))
             if here.lost <= self.limit.most:
                 high, best = middle, here
             else:
                 low, least = middle, here
         if best is None:
             raise self._unmet(least, f"all of the {len(ranked)} layers but the least sensitive one dense")
-        return replace(best, runs=self.runs, left=tuple(ranked[:high]))
+        return replace(best, runs=self.runs, left=tuple((layer.name, cost) for layer, cost in ranked[:high]))
 
-    def _without(self, layers: Sequence[str]) -> Plan:
+    def _without(self, layers: Sequence[CalibratedLayer]) -> Plan:
         """The plan with some layers dense."""
-        plan, reason = self.calibration.plan, f"left dense for --max-loss {self.limit.text}"
-        dense = {
-            one.weight.name for layer in self.calibration.found.layers if layer.name in layers for one in layer.parts
-        }
+        plan, reason = self.plan, f"left dense for --max-loss {self.limit.text}"
+        dense = {name for layer in layers for name in self.calibration.weights(layer)}
         rows = [
             replace(row, pattern=None, drop=0, cut=None, reason=reason, chosen=True) if row.name in dense else row
             for row in plan.rows

@@ -237,6 +237,21 @@ def fields_of(model: Model, axes: SampleAxes | None = None) -> list[Field]:
     return found if axes is None else [_laid_out(field, axes) for field in found]
 
 
+def with_empty_past(fields: Iterable[Field]) -> list[Field]:
+    """The same, where keys and values of earlier tokens need no array: see `past_axis`."""
+    return [
+        replace(field, optional=field.optional or past_axis(field.name, field.shape or ()) is not None)
+        for field in fields
+    ]
+
+
+def past_axis(name: str, shape: Sequence[int | None], samples: int = 0) -> int | None:
+    """The axis of the earlier tokens of an input that holds their keys or values: the only open one but that of the
+    samples, of an input of three axes or more with `past` in its name. Without any it has a size of 0."""
+    found = [axis for axis, size in enumerate(shape) if not size and axis != samples]
+    return found[0] if "past" in name.lower() and len(shape) > 2 and len(found) == 1 else None
+
+
 def _laid_out(field: Field, axes: SampleAxes) -> Field:
     axis, is_state = axes.inputs.get(field.name, 0), field.name in axes.states
     shape = to_front(field.shape, axis) if axis and field.shape is not None else field.shape

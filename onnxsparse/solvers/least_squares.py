@@ -13,7 +13,8 @@ Surgeon, Hassibi and Stork), are with P = H_KK^-1
    that is kept. Errors are 1 to 3 per cent above those of `Exact` after as many rounds, at a third of the time (128
    rows of 1152), and far below those of one pass of SparseGPT (`blocked`), whose masks cannot be taken back. What is
    multiplied is rounded to float32 where that is faster; sums of residuals are in float64.
-3. Which of the two is taken depends on the shape alone: see `solver_of`.
+3. `Few` is `Shared` where there are fewer positions than inputs: H is never made.
+4. Which of them is taken depends on the shape alone: see `solver_of`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
 from onnxsparse.solvers.jobs import each
-from onnxsparse.solvers.quadratic import Quadratic
+from onnxsparse.solvers.quadratic import Factored, Quadratic
 
 EXACT = 2e10
 """Rows times the cube of the inputs up to which each row has a factor of its own: a second for all rounds."""
@@ -37,6 +38,8 @@ STEPS, CLOSE = 40, 1e-4
 """Conjugate gradients end after so many steps, or when all residuals are so small a part of the first."""
 TENS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 """What is added to a diagonal, as shares of its mean, where a matrix is not positive definite."""
+AT_ONCE = 1 << 22
+"""Weights that conjugate gradients look at together."""
 JOBS = 8
 """Into how many jobs the rows of a block are dealt out."""
 LEAF = 48
@@ -53,8 +56,16 @@ class Refit(ABC):
 
     def __init__(self, block: Quadratic, dense: Array, ridge: float, groups: Array | None = None) -> None:
         self.block, self.dense, self.ridge, self.groups = block, dense, block.ridge(ridge), groups
-        self.damped = block.gram + self.ridge * np.eye(len(block.gram))
-        self.wanted = block.cross.T + self.ridge * dense
+
+    @cached_property
+    def damped(self) -> Array:
+        gram = self.block.gram
+        return gram + self.ridge * np.eye(len(gram))
+
+    @cached_property
+    def wanted(self) -> Array:
+        found: Array = self.block.cross.T + self.ridge * self.dense
+        return found
 
     @cached_property
     def factor(self) -> Array:
@@ -71,9 +82,14 @@ class Refit(ABC):
         """Of H^-1."""
         return squares(self.factor)
 
+    @property
+    def corners(self) -> Corners:
+        """Of H^-1."""
+        return _corners(self.factor)
+
     def start(self) -> tuple[Array, Array]:
         """All weights refitted, and what each would cost; those that go together share the cost evenly."""
-        return self.full, costs(self.full, self.diagonal, self.groups, _corners(self.factor))
+        return self.full, costs(self.full, self.diagonal, self.groups, self.corners)
 
     @abstractmethod
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
@@ -235,19 +251,27 @@ class Shared(Refit):
             return found, np.zeros_like(found)
         share = mask.mean()
         if self.groups is None:
-            return found, np.square(found) * np.diagonal(self.damped) ** (1 - share) / self.diagonal**share
-        return found, costs(found, self.diagonal, self.groups, _corners(self.factor))
+            return found, np.square(found) * (self.block.squares + self.ridge) ** (1 - share) / self.diagonal**share
+        return found, costs(found, self.diagonal, self.groups, self.corners)
 
     def descended(self, mask: Array, rows: Array) -> Array:
-        """Conjugate gradients under a mask, from some rows on."""
-        found, narrow = np.where(mask, rows, 0.0), self.damped.astype(np.float32)
-        residual = np.where(mask, self.wanted - found @ self.damped, 0.0)
-        first = np.einsum("ok,ok->o", self.wanted, self.wanted)
+        """Conjugate gradients under a mask, from some rows on: so many rows at a time that memory stays small."""
+        found = np.empty_like(rows)
+        step = max(1, AT_ONCE // max(rows.shape[1], 1))
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            found[part] = self._descended(mask[part], rows[part], self.wanted[part])
+        return found
+
+    def _descended(self, mask: Array, rows: Array, wanted: Array) -> Array:
+        found = np.where(mask, rows, 0.0)
+        residual = np.where(mask, wanted - self.times(found), 0.0)
+        first = np.einsum("ok,ok->o", wanted, wanted)
         way, size = residual.copy(), np.einsum("ok,ok->o", residual, residual)
         for _ in range(STEPS):
             if not (size > CLOSE**2 * first).any():
                 break
-            product = np.where(mask, (way.astype(np.float32) @ narrow).astype(np.float64), 0.0)
+            product = np.where(mask, self.roughly(way.astype(np.float32)).astype(np.float64), 0.0)
             curvature = np.einsum("ok,ok->o", way, product)
             step = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0)
             found += step[:, None] * way
@@ -256,11 +280,79 @@ class Shared(Refit):
             way = residual + np.divide(size, before, out=np.zeros_like(size), where=before > 0)[:, None] * way
         return found
 
+    def times(self, rows: Array) -> Array:
+        """The product of rows and H."""
+        found: Array = rows @ self.damped
+        return found
+
+    def roughly(self, rows: Array) -> Array:
+        """The same in float32."""
+        found: Array = rows @ self._narrow
+        return found
+
+    @cached_property
+    def _narrow(self) -> Array:
+        return self.damped.astype(np.float32)
+
+
+class Few(Shared):
+    """By the inputs X of n positions in the place of H = X^T X / n + r I, which is never made: with the factor of a
+    matrix of the size n alone, L L^T = X X^T + n r I,
+
+        H^-1 = (I - S^T S) / r    S = L^-1 X
+    """
+
+    name = "shared, of few positions"
+    block: Factored
+
+    @cached_property
+    def _inner(self) -> Array:
+        x = self.block.x
+        found: Array = np.linalg.cholesky(x @ x.T + self.block.over * self.ridge * np.eye(len(x)))
+        return found
+
+    @cached_property
+    def _side(self) -> Array:
+        found: Array = np.linalg.solve(self._inner, self.block.x)
+        return found
+
+    @cached_property
+    def full(self) -> Array:
+        left = self.block.y - self.block.x @ self.dense.T
+        found: Array = self.dense + np.linalg.solve(self._inner, left).T @ self._side
+        return found
+
+    @cached_property
+    def diagonal(self) -> Array:
+        found: Array = (1 - squares(self._side)) / self.ridge
+        return found
+
+    @property
+    def corners(self) -> Corners:
+        inside = _corners(self._side)
+        return lambda columns: (np.eye(columns.shape[1]) - inside(columns)) / self.ridge
+
+    def times(self, rows: Array) -> Array:
+        x = self.block.x
+        found: Array = (rows @ x.T) @ x / self.block.over + self.ridge * rows
+        return found
+
+    def roughly(self, rows: Array) -> Array:
+        x = self._rough
+        found: Array = (rows @ x.T) @ x + np.float32(self.ridge) * rows
+        return found
+
+    @cached_property
+    def _rough(self) -> Array:
+        found: Array = (self.block.x * self.block.over**-0.5).astype(np.float32)
+        return found
+
 
 def solver_of(block: Quadratic, dense: Array, ridge: float, groups: Array | None = None) -> Refit:
     """Rows alone where that is affordable, by a rule of shapes."""
     rows, size = dense.shape
-    return (Exact if rows * float(size) ** 3 <= EXACT else Shared)(block, dense, ridge, groups)
+    large = Few if isinstance(block, Factored) else Shared
+    return (Exact if rows * float(size) ** 3 <= EXACT else large)(block, dense, ridge, groups)
 
 
-__all__ = ["Exact", "Refit", "Shared", "inverse_factor", "solved", "solver_of"]
+__all__ = ["Exact", "Few", "Refit", "Shared", "inverse_factor", "solved", "solver_of"]

@@ -87,13 +87,68 @@ class Quadratic:
 
     def ridge(self, share: float) -> float:
         """What is added to the diagonal: a share of its mean, and more than rounding left in it."""
-        size = max(len(self.gram), 1)
-        mean, squares = float(np.trace(self.gram)) / size, float(self.mean_x @ self.mean_x)
+        size = max(len(self.mean_x), 1)
+        mean, squares = float(self.squares.sum()) / size, float(self.mean_x @ self.mean_x)
         return max(share * mean, ROUNDING * squares) or share
+
+    @property
+    def squares(self) -> Array:
+        """The mean square of each input, about its mean where there is a bias."""
+        found: Array = np.diagonal(self.gram)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        return self.gram.nbytes + self.cross.nbytes
 
     @property
     def finite(self) -> bool:
         return bool(np.isfinite(self.gram).all() and np.isfinite(self.cross).all())
+
+
+class Factored(Quadratic):
+    """The same of positions so few that the inputs themselves are much smaller than their Gram matrix."""
+
+    def __init__(self, outputs: Array, x: Array, y: Array, biased: bool) -> None:
+        """From inputs (positions, K) and what is to come of them (positions, outputs)."""
+        count, x, y = max(len(x), 1), x.astype(np.float64), y.astype(np.float64)
+        zeros = np.zeros(x.shape[1]), np.zeros(y.shape[1])
+        means = (x.sum(axis=0) / count, y.sum(axis=0) / count) if biased else zeros
+        facts = {"x": x - means[0], "y": y - means[1], "mean_x": means[0], "mean_y": means[1]}
+        facts["energy"] = np.square(facts["y"]).sum(axis=0) / count
+        for name, value in {**facts, "outputs": outputs, "biased": biased, "count": len(x), "over": count}.items():
+            object.__setattr__(self, name, value)
+
+    x: Array
+    y: Array
+    over: int
+
+    @property
+    def gram(self) -> Array:
+        return self.x.T @ self.x / self.over
+
+    @property
+    def cross(self) -> Array:
+        return self.x.T @ self.y / self.over
+
+    @property
+    def squares(self) -> Array:
+        found: Array = np.einsum("pk,pk->k", self.x, self.x) / self.over
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        return self.x.nbytes + self.y.nbytes
+
+    @property
+    def finite(self) -> bool:
+        return bool(np.isfinite(self.x).all() and np.isfinite(self.y).all())
+
+    def errors(self, rows: Array, bias: Array | None = None) -> Array:
+        found: Array = np.square(self.x @ rows.T - self.y).sum(axis=0) / self.over
+        if bias is not None and self.biased:
+            found = found + np.square(self.bias(rows) - bias)
+        return found
 
 
 def mean_errors(blocks: Iterable[Quadratic], rows: Array, bias: Array | None = None) -> Array:
@@ -105,4 +160,4 @@ def mean_errors(blocks: Iterable[Quadratic], rows: Array, bias: Array | None = N
     return found
 
 
-__all__ = ["Quadratic", "Sums", "mean_errors"]
+__all__ = ["Factored", "Quadratic", "Sums", "mean_errors"]

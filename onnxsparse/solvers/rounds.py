@@ -42,7 +42,7 @@ class Layer:
         """The root of the mean square of the input of each weight."""
         found = np.zeros_like(self.dense)
         for block in self.blocks:
-            found[block.outputs] += np.sqrt(np.maximum(np.diagonal(block.gram) + np.square(block.mean_x), 0.0))
+            found[block.outputs] += np.sqrt(np.maximum(block.squares + np.square(block.mean_x), 0.0))
         return found
 
     @property

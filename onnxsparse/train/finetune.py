@@ -336,8 +336,10 @@ def _training_with_defaults(training: Training, per_epoch: int, pruned_share: fl
 
 def _pruning_with_defaults(pruning: Pruning, plan: Plan) -> Pruning:
     rule = plan.rule
-    if plan.holds or rule.pattern is None or not rule.pattern.takes_sparsity or pruning.init == CALIBRATED:
+    if plan.holds or rule.pattern is None or not rule.pattern.takes_sparsity:
         return pruning
+    if pruning.init == CALIBRATED:  # neither a score nor a schedule has a say in its masks
+        return replace(pruning, allocation=rule.allocation.text)
     fixed = any(row.keep is not None for row in plan.planned)
     schedule = pruning.schedule or ("one-shot" if fixed else "cubic")
     return replace(pruning, allocation=rule.allocation.text, score=rule.score.text, schedule=schedule)

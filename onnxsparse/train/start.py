@@ -141,9 +141,11 @@ def _calibrated(task: Task, model: Model | None = None, plan: Plan | None = None
     allocation = SENSITIVITY if by_curves else GIVEN
     asked = Asked(_samples(task), SAMPLES, task.training.seed, allocation, engine=task.means.engine)
     request = Request(SparsityOptions(), asked, CalibrationOptions(batch_axis=dict(task.axes.inputs) or None))
-    found = pruned(model or task.model, plan or task.plan, request).calibrated
+    outcome = pruned(model or task.model, plan or task.plan, request)
+    found = outcome.calibrated
     assert found is not None  # it was swept
-    return replace(found, plan=replace(found.plan, rows=tuple(_settled(task, row) for row in found.plan.rows)))
+    rows = tuple(_settled(task, row) for row in found.plan.rows)
+    return replace(found, plan=replace(found.plan, rows=rows), notes=tuple(outcome.notes))
 
 
 def recalibrated(task: Task, engine: Engine, drops: Mapping[str, int]) -> Calibrated:

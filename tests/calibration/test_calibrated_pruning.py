@@ -13,7 +13,7 @@ import pytest
 import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import OptionError, PlanError, ProofError
+from onnxsparse.errors import MissingExtraError, OptionError, PlanError, ProofError
 from onnxsparse.planning.plan_file import read_plan
 from tests.cases import for_each
 from tests.messages import refusing
@@ -240,3 +240,37 @@ def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(samples: dict[
     assert "sensitivity" in str(made)
     with refusing(OptionError):
         osp.analyze(MODEL, data=samples["path"], pattern="2:4")
+
+
+class _Loader:
+    """As the DataLoader of polygraphy: batches by number, of inputs that whoever runs it says."""
+
+    def __init__(self) -> None:
+        self.input_metadata: Any = None
+        self.user_input_metadata: dict[str, Any] = {}
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index > 39:
+            raise IndexError
+        random = np.random.default_rng(index)
+        return {name: random.random(shape).astype(kind) for name, (kind, shape) in self.input_metadata.items()}
+
+
+def test_a_loader_of_polygraphy_is_taken() -> None:
+    made = osp.prune(MODEL, data=_Loader(), samples=32, pattern="2:4", include=SMALL)
+    known = made.report.details["calibration"]
+    assert isinstance(known, dict)
+    assert known["samples"] == 32
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"data": FEW, "pattern": "2:4"}
+    with monkeypatch.context() as patch:
+        patch.setattr("onnxsparse.engines.ort.library.available", lambda: False)
+        patch.setattr("onnxsparse.engines.torch.library.available", lambda: False)
+        with refusing(MissingExtraError):
+            osp.prune(MODEL, **asked)
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name, *_: None)
+        with refusing(MissingExtraError):
+            osp.prune(MODEL, **asked)

@@ -227,6 +227,24 @@ def test_few_samples_are_gone_through_more_often(model: Path) -> None:
     assert osp.create_recipe(model, data_size=300, epochs=7).max_epochs == 7
 
 
+def test_samples_say_how_much_of_each_layer_goes(model: Path, tmp_path: Path) -> None:
+    if not ort_library.available():
+        pytest.skip("gradients need an engine")
+    data = {"x": np.random.default_rng(0).standard_normal((96, 3, 12, 12)).astype(np.float32)}
+    recipe, again = (osp.create_recipe(model, data=data, sparsity=0.7, output=tmp_path / f"{n}.yaml") for n in range(2))
+    assert str(recipe) == str(again)
+    pruning: Any = next(one for one in recipe.modifiers if "Pruning" in one.name)
+    assert pruning.name == "MagnitudePruningModifier"
+    sizes = {weight.name: weight.tensor.size for weight in osp.load(model).weights}
+    levels = {name: level for level, names in pruning.final_sparsity.items() for name in names}
+    planned = osp.plan(model, pattern="unstructured", sparsity=0.7).report.rows
+    whole = sum(sizes[row.name] for row in planned if row.dropped)
+    assert min(levels.values()) < 0.7 < max(levels.values())
+    assert sum(level * sizes[name] for name, level in levels.items()) / whole == pytest.approx(0.7, abs=0.01)
+    given = osp.create_recipe(model, data=data, sparsity=0.7, variables={"global_sparsity": True})
+    assert any(one.name == "GlobalMagnitudePruningModifier" for one in given.modifiers)
+
+
 def test_the_command_writes_what_finetune_runs(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "recipe.yaml"
     words = ["recipe", "create", str(model), "--target", "vnni", "--data-size", "256"]

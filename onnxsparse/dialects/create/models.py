@@ -6,9 +6,11 @@
 1. Weights are those that `plan` would prune for the target: what its hardware cannot use stays dense, and so does what
    stays dense by default. The head of the text says which these are, and why.
 2. A target of levels gives every layer its own, by the energy that goes with its smallest numbers.
-3. Few samples are gone through more often: about 3000 steps, from 4 epochs to 40. The learning rate begins at 0.01, and
+3. With samples every layer has the level that costs the outputs of the model least together with the others, by their
+   sensitivity (see `calibration/sensitivity`); where no engine can tell it, all have one, and the text says so.
+4. Few samples are gone through more often: about 3000 steps, from 4 epochs to 40. The learning rate begins at 0.01, and
    lower where there are few steps in all, too few for the masks to settle after large ones.
-4. It is read back and held against the model before it is handed out.
+5. It is read back and held against the model before it is handed out.
 """
 
 from __future__ import annotations
@@ -21,20 +23,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onnxsparse.api import load
-from onnxsparse.data import Samples, open_data
+from onnxsparse.data import Samples, Stream, open_data
 from onnxsparse.data.images import as_images
 from onnxsparse.data.samples import held_out
 from onnxsparse.dialects.create.loop import for_layers
-from onnxsparse.dialects.create.recipe_text import CONSTANT, Params, Wanted, mask_of, method_of, text_of, truth
+from onnxsparse.dialects.create.recipe_text import (
+    CONSTANT,
+    MAGNITUDE,
+    Params,
+    Wanted,
+    mask_of,
+    method_of,
+    text_of,
+    truth,
+)
 from onnxsparse.dialects.create.schemas import TENSORRT, Given, RecipeVariables, variables_of
-from onnxsparse.errors import OptionError, nearest
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError, nearest
 from onnxsparse.files import check_target, write_text
 from onnxsparse.graph.model import Model
 from onnxsparse.options import Names, Path
+from onnxsparse.passes.calibrate import SAMPLES, Asked, calibrating
 from onnxsparse.passes.delivery import called
 from onnxsparse.passes.sources import taken
 from onnxsparse.planning.model_inputs import fields_of, sample_axes
-from onnxsparse.planning.plan import PlanRow, make_plan
+from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.request import path_of
 from onnxsparse.planning.rule import Rule, read_sparsity
 from onnxsparse.recipes import Recipe
@@ -92,8 +104,8 @@ def create_recipe(
         source: the model: a path, its bytes, a ModelProto, or another model in memory; or a torch module.
         output: the recipe to write, as text with its variables; without it nothing is written. Example:
             output="recipe.yaml"
-        data: the samples that it is to be trained on, of which only the number counts: as finetune takes them.
-            Example: data="samples.npz"
+        data: the samples that it is to be trained on, as finetune takes them: their number says how long, and 256
+            of them how much of each layer goes. Example: data="samples.npz"
         pruning: True, False, "acdc", "mfac", "movement", "obs", or "constant", which keeps the zeros that the model
             has. Example: pruning="acdc"
         quantization: whether the last epochs train in 8 bits. Example: quantization=True
@@ -121,13 +133,14 @@ def create_recipe(
     model = None if module else load(taken(source))
     if to_file is not None and model is not None and os.path.realpath(to_file) in map(os.path.realpath, model.inputs):
         raise OptionError(f"{to_file} is a file of the model itself; choose another name")
-    size = Size(_counted(model, data, data_size), batch_size or Training.batch)
+    samples = None if model is None or data is None else _opened(model, data)
+    size = Size(_counted(model, data, samples, data_size), batch_size or Training.batch)
     _settle(told, size)
     wanted = Wanted(
         method_of(pruning, quantized), quantized, lr_schedule or "linear", taught, told, steps_per_epoch=size.steps
     )
     filters = Rule.make(include=include, exclude=exclude, allow=allow)
-    wanted = for_layers(source, wanted) if model is None else _for_weights(model, wanted, filters)
+    wanted = for_layers(source, wanted) if model is None else _for_weights(model, wanted, filters, samples)
     name = type(source).__name__ if model is None else os.path.basename(called(taken(source)))
     text = text_of(replace(wanted, notes=(f"made by onnxsparse for {name}", *wanted.notes)))
     recipe = Recipe.from_yaml(text, "the recipe that was made")
@@ -166,7 +179,12 @@ def _settle(told: RecipeVariables, size: Size) -> None:
         told.init_lr = float(f"{rate:.1g}")
 
 
-def _counted(model: Model | None, data: Any, data_size: int | None) -> int | None:
+def _opened(model: Model, data: Any) -> Samples | Stream:
+    (source,) = as_images([data])
+    return open_data(source, fields_of(model, sample_axes(model, None, None)))
+
+
+def _counted(model: Model | None, data: Any, found: Samples | Stream | None, data_size: int | None) -> int | None:
     """How many samples there are; of a function that gives batches nobody knows."""
     if data_size is not None:
         if data_size < 1:
@@ -176,12 +194,10 @@ def _counted(model: Model | None, data: Any, data_size: int | None) -> int | Non
         return None
     if model is None:
         raise OptionError("the data of a torch module is its script's: pass --data-size")
-    (source,) = as_images([data])
-    found = open_data(source, fields_of(model, sample_axes(model, None, None)))
     return found.count if isinstance(found, Samples) else None
 
 
-def _for_weights(model: Model, wanted: Wanted, filters: Rule) -> Wanted:
+def _for_weights(model: Model, wanted: Wanted, filters: Rule, samples: Samples | Stream | None = None) -> Wanted:
     """The same for the weights that a target can use and that nothing holds back."""
     if not wanted.prunes:
         known = params_of(model)
@@ -201,9 +217,29 @@ def _for_weights(model: Model, wanted: Wanted, filters: Rule) -> Wanted:
         raise OptionError(f"the model has no weight that can be pruned so{first}")
     notes = [f"{row.name} stays dense: {_why(row, cannot)}" for row in plan.rows if row not in planned]
     params: Params = [row.name for row in planned]
+    free = wanted.method == MAGNITUDE and "global_sparsity" not in wanted.variables.fields_set
+    if isinstance(samples, Samples) and free and not leveled and _is_spread(plan):
+        planned, said = _by_sensitivity(model, replace(plan, rows=tuple(planned)), samples)
+        leveled, notes = not said, [*notes, *said]
     if leveled and wanted.method != "acdc":
         params = _levels(planned)
     return replace(wanted, params=params, notes=(*wanted.notes, *notes))
+
+
+def _is_spread(plan: Plan) -> bool:
+    """Whether a level is to be shared out."""
+    pattern = plan.rule.pattern
+    return pattern is not None and pattern.name == "unstructured"
+
+
+def _by_sensitivity(model: Model, plan: Plan, samples: Samples) -> tuple[list[PlanRow], list[str]]:
+    """The planned weights with the levels that cost the outputs least; without an engine as they are, and why."""
+    asked = Asked(samples.drawn(SAMPLES, 0))
+    try:
+        with calibrating(model, plan, asked, sample_axes(model, None, None)) as calibration:
+            return calibration.leveled(asked).planned, []
+    except (MissingExtraError, ModelError) as error:
+        return plan.planned, [f"all layers have one level, because their sensitivity is not known: {error}"]
 
 
 def _rule(wanted: Wanted, device: str | None, filters: Rule) -> Rule:

@@ -24,7 +24,7 @@ from onnxsparse.passes.quantization.quantizing import Asked, Quantizing
 from onnxsparse.passes.quantization.report import quantization_report, saturation_note, with_sizes
 from onnxsparse.passes.quantization.sensitivity import Chosen, within
 from onnxsparse.passes.quantization.zero_points import demand_record, demand_zeros, zeros_of
-from onnxsparse.planning.model_inputs import SampleAxes, fields_of
+from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
 from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.report.rows import Report
@@ -90,7 +90,7 @@ def quantized(
             f"--scales has no scale for {len(work.unscaled)} values (the first: '{work.unscaled[0]}'); pass --data, "
             "too, for theirs"
         )
-    fields = fields_of(model, axes)
+    fields = with_empty_past(fields_of(model, axes))
     feeds = _feeds(work, samples, fields, axes)
     work.observe(feeds)
     measured = _measured(work, feeds, fields, samples, axes)
@@ -129,7 +129,7 @@ def _said_of_samples(feeds: Feeds | None, asked: Asked) -> list[str]:
     if feeds is None:
         return []
     few = f"{feeds.count} samples are few: ranges that others go beyond are clipped; a few hundred are better"
-    return [*feeds.data.notes, *([few] if asked.samples_needed and feeds.count < FEW else [])]
+    return [*feeds.notes, *([few] if asked.samples_needed and feeds.count < FEW else [])]
 
 
 def _said_of_cpu(work: Quantizing) -> list[str]:

@@ -33,6 +33,11 @@ class OneShot(Scheduled):
 
     missing: ClassVar[str] = RUN_BY
 
+    @property
+    def damping(self) -> float:
+        """What is added to the diagonal of a Gram matrix, as a part of its mean."""
+        return DAMPING
+
     def idle(self) -> Iterator[str]:
         """What of its options changes nothing here, each in a sentence."""
         yield from ()
@@ -100,10 +105,6 @@ class OneShotPruning(OneShot):
             return None
         lmbda = OWL_LMBDA if self.owl_lmbda is None else self.owl_lmbda
         return (OWL_M if self.owl_m is None else self.owl_m), lmbda
-
-    @property
-    def damping(self) -> float:
-        return DAMPING
 
     @property
     def keeps_zeros(self) -> bool:

@@ -110,7 +110,7 @@ class GroupQuantizationModifier(Quantizing):
         """The scheme of a model that is not trained: there weights may have a scale for every few neighbours."""
         reason = self._not_run(trained=False)
         if reason:
-            raise OptionError(f"{self.called}: nothing runs it yet: {reason}")
+            raise OptionError(f"nothing runs it yet: {reason}")
         overrides = {target: _in_blocks(group) for targets, group in self._groups() for target in targets}
         ignore = self.ignore or ()
         return Scheme(LayerScheme(None, None), overrides, ignore, checked=(*overrides, *ignore))

@@ -32,8 +32,11 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 GENTLE, STEEPEST = 0.015, 0.1
 """The relative rate when half of the weights go, and the highest one."""
 
-NEARER = 0.3
-"""What the rate is multiplied by where a calibrated start has the dense model as its only goal."""
+NEARER, GENTLEST = 0.4, 0.0075
+"""From a calibrated start with the dense model as the only goal: what the rate is multiplied by, and the lowest one. On
+Fashion-MNIST a CNN with 95 % zeros came to 89.8 % at 0.016 (89.3 from a plain start), at 2:4 its loss still fell at
+0.005 when the run ended (90.1, and 90.2); a depthwise one with 90 % zeros and 6,000 images came to 87.7, 88.1 and 87.8
+at 0.011, 0.015 and 0.03, with a loss that fell from each to the next."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class Training(Modifier):
             return self.rate
         rate = GENTLE * (pruned / max(1 - pruned, 1e-9)) ** 0.5
         rate = min(max(rate, GENTLE / 3), STEEPEST)
-        rate = max(rate * NEARER, GENTLE / 3) if near else rate
+        rate = max(rate * NEARER, GENTLEST) if near else rate
         relative = self.optimizer != BUILT_IN and optimizers.parse(self.optimizer).name == "relative"
         return float(rate) if relative else float(rate) / 10
 

@@ -56,7 +56,9 @@ def test_sparsers_are_those_of_the_definition(text: str) -> None:
 @pytest.mark.parametrize("loss", ["distill", "kl", "cross-entropy"])
 def test_it_trains(digits_cnn: Path, loss: str) -> None:
     data = {"x": images(), "labels": np.arange(256) % 10}
-    report = osp.finetune(digits_cnn, data=data, pattern="2:4", engine="torch", steps=12, loss=loss).report
+    report = osp.finetune(
+        digits_cnn, data=data, pattern="2:4", engine="torch", init="plain", steps=12, loss=loss
+    ).report
     assert float(str(report.details["loss"])) < float(str(report.details["loss_without_training"]))
     assert {row.zeros for row in report.rows if row.status == "pruned" and row.size % 4 == 0} != {0}
 
@@ -82,7 +84,8 @@ def test_a_run_goes_on_bit_for_bit(digits_cnn: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training beside torch")
 def test_both_engines_agree(digits_cnn: Path) -> None:
     options: dict[str, Any] = {
-        "data": {"x": images()}, "pattern": "2:4", "steps": 20, "optimizer": "sgd", "lr": 1e-3, "retries": 0,
+        "data": {"x": images()}, "pattern": "2:4", "init": "plain", "steps": 20, "optimizer": "sgd", "lr": 1e-3,
+        "retries": 0,
     }  # fmt: skip
     one = arrays(osp.finetune(digits_cnn, engine="torch", **options).model)
     other = arrays(osp.finetune(digits_cnn, engine="ort", **options).model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import mean, pstdev
+from statistics import mean, stdev
 from typing import Any
 
 from tools.bench.calibration_ways import (
@@ -120,9 +120,10 @@ def spent(results: Results, net: str, way: str) -> list[str]:
     rows = [row for group in groups for row in group]
     if not rows:
         return ["", "", ""]
-    deviation = max(pstdev([row["accuracy"] for row in group]) for group in groups)
+    several = [[row["accuracy"] for row in group] for group in groups if len(group) > 1]
     seconds, memory = (max(row[name] for row in rows) for name in ("seconds", "memory"))
-    return [f"{deviation:.2f}", f"{seconds:.1f}", f"{memory / 1e6:,.0f}"]
+    deviation = f"{max(map(stdev, several)):.2f}" if several else ""
+    return [deviation, f"{seconds:.1f}", f"{memory / 1e6:,.0f}"]
 
 
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

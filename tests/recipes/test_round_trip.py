@@ -78,7 +78,7 @@ SPECIAL: dict[tuple[str, str], Any] = {
     ("LearningRateFunctionModifier", "end_epoch"): 9.5, ("GradualParamModifier", "end_epoch"): 9.5,
     ("RigLPruningModifier", "end_epoch"): 9.5,
     **{(f"{name}QuantizationModifier", "end_epoch"): -1 for name in ("", "Legacy", "Group")},
-    ("GroupQuantizationModifier", "scheme"): {"W4A16": ["Linear", "re:.*head"]},
+    **{(name, "scheme"): {"W4A16": ["Linear", "re:.*head"]} for name in ("GroupQuantizationModifier", "GPTQModifier")},
 }  # fmt: skip
 
 

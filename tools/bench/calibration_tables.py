@@ -202,17 +202,19 @@ def said(good: bool) -> str:
     return "yes" if good else "**no**"
 
 
-def in_time(results: Results) -> bool:
-    """Runs on the given file within their seconds."""
+def in_time(results: Results) -> tuple[str, bool]:
+    """Whether runs on the given file keep to their seconds; nothing where there are none."""
     rows = [row for row in results.rows if row["way"] == ONE_SHOT and not row["failed"]]
-    return all(row["seconds"] <= SECONDS for row in rows if results.nets.get(row["net"], {}).get("bars") == "given")
+    spent = [row["seconds"] for row in rows if results.nets.get(row["net"], {}).get("bars") == "given"]
+    good = max(spent, default=0.0) <= SECONDS
+    return (f"\nA run on the given file takes at most {SECONDS:.0f} CPU s: {said(good)}.\n" if spent else ""), good
 
 
 def parts(results: Results) -> Iterator[tuple[str, str, bool]]:
     """Titles, tables, and whether their bars hold."""
     text, holds = held(results, ONE_SHOT, one_shot)
-    limit = f"\nA run on the given file takes at most {SECONDS:.0f} CPU s: {said(in_time(results))}.\n"
-    yield "One-shot, 256 unlabelled samples, all defaults", text and text + limit, holds and in_time(results)
+    limit, quick = in_time(results)
+    yield "One-shot, 256 unlabelled samples, all defaults", text and text + limit, holds and quick
     yield "Tuned, 6,000 unlabelled samples, all defaults", *held(results, TUNED, tuned)
     for way in PLAIN:
         yield way.title.capitalize(), *held(results, way.title, lambda *_: None)

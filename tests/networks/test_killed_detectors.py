@@ -46,7 +46,7 @@ def ended(process: subprocess.Popen[str]) -> None:
 def killed(folder: Path, process: subprocess.Popen[str], after: int) -> None:
     """Killed in the middle of whatever it does once it has a checkpoint of at least so many steps."""
     while newest(folder) < after:
-        assert process.poll() is None, "it ended before it could be killed"
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.kill()
     process.communicate()

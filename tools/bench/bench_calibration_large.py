@@ -1,6 +1,6 @@
 """Calibrated pruning of a decoder that does not fit into memory: peak memory and CPU time of `prune --data` at 2:4.
 
-    python tools/bench/bench_calibration_large.py FOLDER [--layers 24] [--width 1792] [--uniform 0.5]
+    python tools/bench/bench_calibration_large.py FOLDER [--layers 24] [--width 1856] [--uniform 0.5]
 
 The decoder has random weights, which are written layer by layer as external data: 12 x width^2 for each layer, and two
 tables of `VOCABULARY` x width. What is measured is one process that prunes it, with 8 sequences of 64.
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--width", type=int, default=1792)
+    parser.add_argument("--width", type=int, default=1856)
     parser.add_argument("--uniform", type=float, help="this share, evenly, in the place of 2:4")
     parser.add_argument("--sensitivity", default="gradients")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

@@ -30,7 +30,7 @@ def arrays(model: onnx.ModelProto | None) -> dict[str, np.ndarray]:
 
 
 def test_it_trains(digits_cnn: Path) -> None:
-    report = osp.finetune(digits_cnn, **options()).report
+    report = osp.finetune(digits_cnn, init="plain", **options()).report
     assert report.details["helped"]
     assert float(str(report.details["loss"])) < 0.7 * float(str(report.details["loss_without_training"]))
 

@@ -99,6 +99,7 @@ CALLS: dict[str, Arguments] = {
         "samples.npz",
         "--overwrite",
     ],
+    "analyze": ["analyze", "dense.onnx", "--data", "samples.npz"],
     "compare": ["compare", "dense.onnx", "sparse.onnx", "--samples", "2"],
     "levels": [
         "levels",
@@ -133,7 +134,7 @@ def refuse_constant(text: str) -> Any:
 def test_json_fits_the_schema(name: str, files: dict[str, str], schema: Any, capsys: Any) -> None:
     if name in ("compare", "permute", "prune --permute") or name.startswith(("quantize", "oneshot")):
         pytest.importorskip("onnxruntime")
-    if name in ("finetune", "levels") and not library.available():
+    if name in ("analyze", "finetune", "levels") and not library.available():
         pytest.skip("needs onnxruntime-training")
     code = call([*CALLS[name], "--json", "-"], files)
     report = json.loads(capsys.readouterr().out, parse_constant=refuse_constant)

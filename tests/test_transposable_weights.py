@@ -128,6 +128,7 @@ def test_it_is_what_the_device_takes(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("pattern", [PATTERN, f"{PATTERN}-greedy"])
 def test_training_keeps_the_zeros_or_moves_them(pattern: str, engine: str, digits_cnn: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"data": {"x": random(64, 1, 8, 8)}, "pattern": pattern, "engine": engine, "steps": 16}
+    asked["init"] = "plain"
     pruned = stored(osp.prune(digits_cnn, pattern=pattern).model)["deep.weight"]
     for regrow in ("none", "gradient"):
         path = tmp_path / f"{regrow}.onnx"

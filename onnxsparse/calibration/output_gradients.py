@@ -92,9 +92,8 @@ def _demand_sense(proto: ModelProto, names: Sequence[str], engine: str, draws: i
 
 def _demand_engine(engine: str) -> None:
     """An error where the engine is not installed: what there is instead is never taken in silence."""
-    known = {"ort": ort_library.available(), "torch": _torch_library().available()}
-    wanted = list(known) if engine == "auto" else [engine]
-    if any(known[name] for name in wanted):
+    wanted = list(LIBRARIES) if engine == "auto" else [engine]
+    if any(_available(name) for name in wanted):  # torch comes last, so that it is not imported for nothing
         return
     libraries = " or ".join(LIBRARIES[name] for name in wanted)
     ways = " or ".join(f"pip install 'onnxsparse[{name}]'" for name in wanted)
@@ -159,6 +158,10 @@ class _Choice:
         from onnxsparse.engines.ort.output_gradients import OrtGradients
 
         return OrtGradients(self.model, self.names, self.feeds, self.projection, self.axes)
+
+
+def _available(engine: str) -> bool:
+    return bool(ort_library.available() if engine == "ort" else _torch_library().available())
 
 
 def _torch_library() -> Any:

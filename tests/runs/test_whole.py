@@ -195,6 +195,6 @@ def test_a_network_that_trains_as_a_whole_is_measured_as_it_trains(monkeypatch: 
     nodes = [make_node("MatMul", ["x", "a"], ["h"]), make_node("Relu", ["h"], ["r"])]
     stored = [tensor(numbers(SIZE, SIZE, seed=1), "a"), tensor(numbers(SIZE, SIZE, seed=2), "b")]
     proto = model([*nodes, make_node("MatMul", ["r", "b"], ["y"])], [info("x", ["N", SIZE])], [info("y", None)], stored)
-    details = tune(proto).report.details
+    details = tune(proto, init="plain").report.details
     assert "part" not in details["loss_unit"]
     assert details["metrics"]["distance"] > 0

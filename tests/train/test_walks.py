@@ -67,14 +67,16 @@ def test_a_fine_tune_opens_its_input_and_what_it_wrote(counted: Counter[str], tm
 
 @ort
 def test_levels_plan_once_and_open_each_file_once(counted: Counter[str], tmp_path: Path) -> None:
-    osp.levels(onnx_model(), data={"x": X}, output=tmp_path / "out", levels="30,50,60", steps=2, engine="ort")
+    osp.levels(
+        onnx_model(), data={"x": X}, output=tmp_path / "out", levels="30,50,60", steps=2, engine="ort", init="plain"
+    )
     assert counted == {"open": 4, "walk": 4, "plan": 1}
 
 
 @ort
 def test_levels_leave_the_model_as_it_was(tmp_path: Path) -> None:
     """Each level's file is what one level alone would write: nothing of the level before is in it."""
-    options: Any = {"data": {"x": X}, "steps": 2, "engine": "ort", "lr": 1e-12}
+    options: Any = {"data": {"x": X}, "steps": 2, "engine": "ort", "lr": 1e-12, "init": "plain"}
     both, one = tmp_path / "both", tmp_path / "one"
     osp.levels(onnx_model(), output=both, levels="30,60", **options)
     osp.levels(onnx_model(), output=one, levels="60", **options)

@@ -61,7 +61,7 @@ def tuned(steps: int, train_bn: bool, lr: float | None = 1e-9) -> dict[str, np.n
     result = osp.finetune(
         network(), data={"x": images()}, pattern="unstructured", sparsity=0.5, allow="small", steps=steps, lr=lr,
         batch_size=BATCH, train_bn=train_bn or None, retries=0, schedule="one-shot", checks=1, warm_up=0,
-        lr_schedule="constant",
+        lr_schedule="constant", init="plain",
     )  # fmt: skip
     return arrays(result.model)
 

@@ -82,7 +82,7 @@ def run(case: str, **more: Any) -> Any:
 
     checkpointing.APART = 0.0  # so short a run would have no checkpoint but the last
     model = two_heads() if case == "one head" else str(ROOT / "models" / "digits_cnn.onnx")
-    options = {"batch_size": 32, "allow": ["small", "stem"], **CASES[case]}
+    options = {"batch_size": 32, "allow": ["small", "stem"], "init": "plain", **CASES[case]}
     if options.get("optimizer") == "own":
         options.update(own_optimizer())
     return finetune(model, data=digits(), engine="torch", **{**options, **more})

@@ -146,7 +146,20 @@ def test_processes_meet_their_like_and_none_of_before() -> None:
 
 def finetune(folder: Path, data: str, *more: str, start: Any = together) -> subprocess.CompletedProcess[str]:
     model = str(ROOT / "models" / "digits_cnn.onnx")
-    words = ["finetune", model, "-o", "sparse.onnx", "--data", data, "--pattern", "2:4", "--steps", "12"]
+    words = [
+        "finetune",
+        model,
+        "-o",
+        "sparse.onnx",
+        "--data",
+        data,
+        "--pattern",
+        "2:4",
+        "--steps",
+        "12",
+        "--init",
+        "plain",
+    ]
     done: subprocess.CompletedProcess[str] = start(
         "-m", "onnxsparse", *words, "--engine", "torch", *more, folder=folder
     )
@@ -208,7 +221,20 @@ def test_one_that_fails_on_its_way_there_is_not_waited_for(tmp_path: Path) -> No
     np.savez(tmp_path / "x.npz", x=spread_run.digits()["x"])
     (tmp_path / "one_sided.py").write_text(ONE_SIDED)
     model = str(ROOT / "models" / "digits_cnn.onnx")
-    words = ["finetune", model, "-o", "sparse.onnx", "--data", "x.npz", "--pattern", "2:4", "--engine", "torch"]
+    words = [
+        "finetune",
+        model,
+        "-o",
+        "sparse.onnx",
+        "--data",
+        "x.npz",
+        "--pattern",
+        "2:4",
+        "--engine",
+        "torch",
+        "--init",
+        "plain",
+    ]
     done = launch("one_sided.py", *words, folder=tmp_path)
     assert done.returncode != 0
     assert len(said(done)) == 1, done.stderr
@@ -229,7 +255,20 @@ def dying(folder: Path, rank: str) -> list[str]:
     np.savez(folder / "x.npz", x=spread_run.digits()["x"])
     (folder / "dying.py").write_text(DYING)
     model = str(ROOT / "models" / "digits_cnn.onnx")
-    words = ["finetune", model, "-o", "sparse.onnx", "--data", "x.npz", "--pattern", "2:4", "--engine", "torch"]
+    words = [
+        "finetune",
+        model,
+        "-o",
+        "sparse.onnx",
+        "--data",
+        "x.npz",
+        "--pattern",
+        "2:4",
+        "--engine",
+        "torch",
+        "--init",
+        "plain",
+    ]
     return ["dying.py", rank, *words, "--checkpoint", "run"]
 
 
@@ -276,7 +315,7 @@ import torch
 import onnxsparse as osp
 case, model, other = sys.argv[1], sys.argv[2], os.environ["RANK"] == "1"
 x = np.random.default_rng(0).standard_normal((320, 1, 8, 8)).astype(np.float32)
-options = {"steps": 6, "pattern": "2:4", "batch_size": 16, "engine": "torch", "data": {"x": x}}
+options = {"steps": 6, "pattern": "2:4", "batch_size": 16, "engine": "torch", "init": "plain", "data": {"x": x}}
 if case == "optimizer":
     options["optimizer"] = lambda them: (torch.optim.SGD if other else torch.optim.AdamW)(them, lr=1e-3)
 if case == "recipe" and other:

@@ -217,9 +217,9 @@ def distance(task: Task, plan: Plan, numbers: Mapping[str, Array]) -> float:
 
 
 def _alike(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> bool:
-    """Whether an output has its size in every batch, and in both models."""
+    """Whether an output has its size in every batch, and in both models; and numbers in the dense one."""
     shapes = {one[name].shape if name in one else None for batch in batches for one in batch}
-    return len(shapes) == 1 and None not in shapes
+    return len(shapes) == 1 and None not in shapes and all(np.isfinite(batch[0][name]).all() for batch in batches)
 
 
 def _apart(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> float:

@@ -285,7 +285,8 @@ def _reasons(report: Report, verbosity: int) -> list[str]:
     copies = [row for row in whole if not row.others and row.reason.startswith(TIED)]
     smaller = [row for row in whole if not row.others and row not in copies]
     others = [row for row in report.rows if row.reason and row not in whole]
-    what = "by samples:" if "calibration" in report.details else "smaller than they were:"
+    sampled = "calibration" in report.details or any(row.reason.startswith("refitted") for row in smaller)
+    what = "by samples:" if sampled else "smaller than they were:"
     return [
         *_grouped(what, smaller, verbosity),
         *_grouped(_LEFT.get(report.command, "left dense, not checked, or not whole:"), others, verbosity),

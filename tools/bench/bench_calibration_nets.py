@@ -6,8 +6,8 @@
 FOLDER gets NAME.onnx for each network, FOLDER/data the samples that pruning may see and the test set, and
 FOLDER/data.json a row for each network: accuracy, names of inputs, files. Networks that are there already are kept.
 
-The kinds: depthwise convolutions with their normalization folded (`depthwise`) and kept (`depthwise_bn`), inverted
-residuals (`inverted`), grouped residual convolutions (`grouped`), a CNN as tf2onnx writes it, weights in Constant nodes
+The kinds: depthwise convolutions with their normalization folded (`depthwise`) and kept (`depthwise_bn`), more of them
+(`mobile`), inverted residuals (`inverted`), grouped residual convolutions (`grouped`), a CNN as tf2onnx writes it, weights in Constant nodes
 behind Transpose (`channels_last`), a plain residual one (`residual`), an hourglass with ConvTranspose and Concat
 (`hourglass`), a perceptron (`mlp`), a bidirectional LSTM of two layers and a GRU over the rows of images (`lstm`,
 `gru`), a vision transformer (`vit`), a transformer on movie reviews with normalization in front (`text`) and one as
@@ -41,7 +41,7 @@ from torch import nn  # noqa: E402
 
 import onnxsparse as osp  # noqa: E402
 from models.builders import bert, resnet50  # noqa: E402
-from tools.bench.bench_permute_distance import network  # noqa: E402
+from tools.bench.bench_permute_distance import Separable, network  # noqa: E402
 from tools.bench.bench_quantize import of_onnxruntime  # noqa: E402
 from tools.bench.bench_quantize_nets import BATCH, Net, PreNorm, Vision, inverted, normed, perceptron, trained  # noqa: E402
 from tools.bench.calibration_data import DATASETS, Arrays, Dataset, Sources, chosen, write  # noqa: E402
@@ -104,6 +104,13 @@ class Hourglass(nn.Module):  # type: ignore[misc]
         x = self.stem(x)
         x = torch.cat([x, self.up(self.middle(self.down(x)))], 1)
         return self.head(self.last(x).mean((2, 3)))
+
+
+def mobile() -> nn.Sequential:
+    """A depthwise network twice as wide at its end as `depthwise`."""
+    sizes = [(32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)]
+    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, CLASSES)]
+    return nn.Sequential(normed(1, 32, 3, 2, 1, nn.ReLU()), *[Separable(*size) for size in sizes], *pooled)
 
 
 def plain() -> nn.Sequential:
@@ -216,6 +223,7 @@ DEPTHWISE = Net(lambda: network("depthwise"), 60_000, 6)
 KINDS = {
     "depthwise": Kind("fashion", DEPTHWISE),
     "depthwise_bn": Kind("fashion", DEPTHWISE, kept_normalization, "depthwise"),
+    "mobile": Kind("fashion", Net(mobile, 60_000, 6)),
     "channels_last": Kind("channels_last", Net(plain, 60_000, 4), with_channels_last),
     "lstm": Kind("digits", Net(lambda: Lines(nn.LSTM, 2, True), 30_000, 4)),
     "vit": Kind("fashion", Net(Vision, 30_000, 5, 1e-3)),

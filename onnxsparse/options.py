@@ -882,7 +882,7 @@ class MaskUpdateOptions:
     init: str | None = option(
         None,
         "what training starts from: `calibrated` (default; `plain` beside a recipe): masks and refitted numbers from "
-        "256 of the samples, the masks stand still; or `plain`: the dense numbers",
+        "1,024 of the samples, the masks stand still; or `plain`: the dense numbers",
         "plain",
         more=". Where the masks move, are given or cannot be calibrated, it starts plainly, which is said. See "
         "[finetune.md](finetune.md#the-start)",
@@ -1411,8 +1411,8 @@ class LevelsOptions:
         FinetuneOptions,
         "init",
         meaning="what each level starts from: `calibrated` (default; `plain` beside a configuration): masks and "
-        "refitted numbers from 256 of the samples, for the network of the level before; or `plain`: that network, its "
-        "smallest numbers pruned",
+        "refitted numbers from 1,024 of the samples, for the network of the level before; or `plain`: that network, "
+        "its smallest numbers pruned",
         more=". The better of both on the samples held out is taken",
         group="levels",
     )

@@ -148,7 +148,7 @@ def finetune(
         schedule: how the level rises: cubic (default), linear, one-shot, ... (see onnxsparse list schedules).
             Example: schedule="linear"
         init: what training starts from: calibrated (default; plain beside a recipe): masks and refitted numbers
-            from 256 of the samples, the masks stand still; or plain: the dense numbers. Example: init="plain"
+            from 1,024 of the samples, the masks stand still; or plain: the dense numbers. Example: init="plain"
         start_sparsity: the share of the goal to start from (default 0). Example: start_sparsity=0.3
         prune_begin: when the level starts to rise, as a share of the run (default 0). Example: prune_begin=0.1
         prune_end: when the goal is reached, exactly; the masks stand still from there (default 0.6). Example:
@@ -317,7 +317,7 @@ def levels(
         tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
             once. Default: None. Example: tie_equal=True
         init: what each level starts from: calibrated (default; plain beside a configuration): masks and refitted
-            numbers from 256 of the samples, for the network of the level before; or plain: that network, its
+            numbers from 1,024 of the samples, for the network of the level before; or plain: that network, its
             smallest numbers pruned. Example: init="plain"
         engine: ort: onnxruntime-training; torch; or auto (default): the first, or torch where that is not
             installed, does not take the model, or lacks what is asked for. Example: engine="torch"

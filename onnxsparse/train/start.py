@@ -28,7 +28,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.losses import in_units, scale_along
 from onnxsparse.math.values import Array
 from onnxsparse.options import CalibrationOptions, SparsityOptions
-from onnxsparse.passes.calibrate import SAMPLES, SENSITIVITY, Asked, Calibrated
+from onnxsparse.passes.calibrate import SENSITIVITY, Asked, Calibrated
 from onnxsparse.passes.calibrated_pruning import GIVEN, Request, pruned
 from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.prune import Prune
@@ -41,6 +41,8 @@ from onnxsparse.train.task import Task
 from onnxsparse.version import __version__
 
 FOLDER, KEEP, NUMBERS = "start", "keep/", "numbers/"
+SAMPLES = 1024
+"""Of those to train on; `prune` looks at fewer, but to train takes far longer than to look at these."""
 PLAINLY = "training starts from the dense numbers"
 SHARED_OUT = ("unstructured", "block")
 """Patterns whose share sensitivity spreads over the weights where nobody says how."""

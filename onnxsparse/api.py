@@ -23,7 +23,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.options import Axes, CalibrationOptions, Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery, permuting
 from onnxsparse.passes.analyze import LEVEL, analysis_request, analyzed
-from onnxsparse.passes.calibrated_pruning import Request, leveled, pruned, requested
+from onnxsparse.passes.calibrated_pruning import Request, demand_refit, leveled, pruned, requested
 from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, demand_unread, target_of
 from onnxsparse.passes.fold_masks import FoldMasks
@@ -229,6 +229,7 @@ def plan(
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     given = dict(locals())
+    demand_refit("plan", add_bias)
     request = requested(SparsityOptions.among(given), CalibrationOptions.given(given), plan, masks)
     source = taken(source)
     model = _look(source) if request.asked is None else load(source)
@@ -621,7 +622,7 @@ def _calibrated(
     assert found is not None
     done = delivery.deliver(
         model, found.plan, found.numbers, found.tags, path, overwrite,
-        name=name, notes=remarks, details={**details, **outcome.details}, command="prune",
+        name=name, notes=remarks, details={**details, **outcome.details}, command="prune", biases=found.biases,
     )  # fmt: skip
     return Result(*done)
 

@@ -33,6 +33,7 @@ from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.moves import with_measured_rows
+from onnxsparse.calibration.new_biases import NewBias
 from onnxsparse.calibration.new_numbers import Read
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sample_checks import doubts, sound
@@ -72,6 +73,8 @@ class Calibrated:
     notes: tuple[str, ...] = ()
     swept: Mapping[str, Swept] = field(default_factory=dict)
     """What the sweep found of the layer of each weight that it reached."""
+    biases: tuple[NewBias, ...] = ()
+    """Those that the graph has not, and gets when it is delivered."""
 
 
 class Numbered(NamedTuple):
@@ -129,18 +132,9 @@ class Asked:
         for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
-        solvers.parse(self.solver)
         scores.parse(self.score)
-        self._demand_there()
-
-    def _demand_there(self) -> None:
-        """What calibration cannot do yet is refused, never passed over."""
-        missing = {
-            "--add-bias": self.add_bias,
-        }
-        flag = next((flag for flag, asked in missing.items() if asked), "")
-        if flag:
-            raise OptionError(f"calibration cannot do {flag} yet; leave it out")
+        if not solvers.parse(self.solver).does and self.add_bias:
+            raise OptionError(f"--solver {self.solver} leaves all numbers as they are; leave --add-bias out")
 
 
 def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None) -> Calibrated:

@@ -41,10 +41,11 @@ class WithBiases:
         """What was found in the copy, as it is to be delivered."""
         kept, added = self._tensors(), dict[str, Array]()
         tags, reads = dict[str, StoredParam](), dict[str, Any]()
-        for tag, param in found.tags.items():
-            home = kept.get(param.tensor)
+        for tag in found.numbers:
+            tensor = found.tags[tag].tensor
+            home = kept.get(tensor)
             if home is None:
-                added[param.tensor.name] = in_kind(found.numbers[tag], param.tensor.kind)
+                added[tensor.name] = in_kind(found.numbers[tag], tensor.kind)
             else:
                 tags[home.tag], reads[home.tag] = home, partial(found.numbers.__getitem__, tag)
         biases = tuple(self.new.filled(added))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from onnxsparse.allocations.curves import Sensitivity
-from onnxsparse.calibration.sweep import RIDGE, Swept
+from onnxsparse.calibration.sweep import Swept
 from onnxsparse.data.images import as_images
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
@@ -194,7 +194,11 @@ def _pruned(model: Model, made: Plan, request: Request, refitted: bool) -> Outco
             metered = within(limit, calibration, run.asked, measured.figures, write)
         found = metered.found if metered else calibration.swept(calibration.leveled(run.asked))
         plan = _recorded(found.plan, made, run, calibration.sensitivity.engine)
-        details: dict[str, Any] = {**plan.calibration, "ridge": RIDGE, "layers": len(calibration.found.layers)}
+        details: dict[str, Any] = {
+            **plan.calibration,
+            "ridge": run.asked.ridge,
+            "layers": len(calibration.found.layers),
+        }
         notes = [*run.remarks(), *found.notes]
         more: dict[str, Any] = {}
         if measured is not None:

@@ -14,7 +14,12 @@ import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, OptionError, PlanError, ProofError
+from onnxsparse.graph.model import Model
+from onnxsparse.options import SparsityOptions
+from onnxsparse.passes.calibrate import Asked
+from onnxsparse.passes.calibrated_pruning import Request, pruned
 from onnxsparse.planning.plan_file import read_plan
+from onnxsparse.planning.request import planned
 from tests.cases import for_each
 from tests.messages import refusing
 
@@ -67,6 +72,19 @@ def test_samples_keep_what_magnitudes_lose(samples: dict[str, Any], accuracy: An
     assert isinstance(found, dict)
     assert found["samples"] == 256
     assert (found["score"], found["solver"], found["allocation"]) == ("obs", "least-squares", "sensitivity")
+
+
+def test_the_ridge_that_is_told_is_the_one_that_was_used(samples: dict[str, Any]) -> None:
+    model, zeros = Model.open(MODEL), SparsityOptions(pattern="2:4", include=["head"])
+    plan, _ = planned(model, None, None, zeros)
+    made = {}
+    for ridge in (0.01, 1.0):
+        asked = Asked({"x": samples["x"]}, 32, sensitivity="measured", ridge=ridge)
+        outcome = pruned(model, plan, Request(zeros, asked))
+        assert outcome.details["calibration"]["ridge"] == ridge
+        assert outcome.calibrated is not None
+        (made[ridge],) = (array for array in outcome.calibrated.numbers.values() if array.ndim == 2)
+    assert not np.array_equal(made[0.01], made[1.0])
 
 
 def test_the_same_samples_make_the_same_bytes_from_wherever_they_come(samples: dict[str, Any], tmp_path: Path) -> None:

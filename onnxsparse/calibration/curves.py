@@ -22,6 +22,7 @@ from onnxsparse.calibration.sensitivity import Moves, Sensitivity
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import problem_of
 from onnxsparse.math.values import Array
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.solvers import jobs
@@ -105,9 +106,30 @@ def costs_of(
     """What each layer alone costs the outputs of the model, pruned as its rows say."""
     found = dict[CalibratedLayer, float]()
     for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
-        parts, drops = [one.part for one in layer.parts], [one.row.drop if one.row else 0 for one in layer.parts]
-        found[layer] = error(last(rounds(problem, goals(parts, drops), groups_of(parts))))
+        drops = [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(_last(problem, layer_parts(layer), drops))
     return [found[layer] for layer in layers]
+
+
+def under(
+    cut: Cut,
+    layers: Sequence[CalibratedLayer],
+    samples: Samples,
+    sensitivity: Sensitivity,
+    store: Store,
+    pattern: NOfM,
+) -> Iterator[tuple[CalibratedLayer, float, dict[str, Array]]]:
+    """Each layer alone under a pattern that fixes how much goes, refitted: what that costs the outputs of the model,
+    and the new numbers of its stored tensors, by name."""
+    for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
+        parts = [replace(part, pattern=pattern) if part.pattern else part for part in layer_parts(layer)]
+        fitted = _last(problem, parts, [0] * len(parts))
+        yield layer, error(fitted), layer.numbers(fitted.rows, problem.bias(fitted.rows), {})
+
+
+def _last(problem: Layer, parts: Sequence[Part], drops: Sequence[int]) -> Fitted:
+    """A layer after its rounds."""
+    return last(rounds(problem, goals(parts, drops), groups_of(parts)))
 
 
 def with_joint_parts(
@@ -227,4 +249,4 @@ def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["costs_of", "curves_of", "shares_of", "tried", "with_joint_parts"]
+__all__ = ["costs_of", "curves_of", "shares_of", "tried", "under", "with_joint_parts"]

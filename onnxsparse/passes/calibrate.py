@@ -25,7 +25,7 @@ from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.checkpointing import Saves, saves
-from onnxsparse.calibration.curves import costs_of, curves_of, tried, with_joint_parts
+from onnxsparse.calibration.curves import costs_of, curves_of, tried, under, with_joint_parts
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
@@ -49,6 +49,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
@@ -344,6 +345,14 @@ class Calibration:
         given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
         for layer, found in tried(*given):
             yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]
+
+    def under(
+        self, pattern: NOfM, layers: Sequence[CalibratedLayer]
+    ) -> Iterator[tuple[CalibratedLayer, float, Numbered]]:
+        """Some layers, each alone under N:M, refitted: what that costs the outputs, and new numbers by tag."""
+        given = self.cut, layers, self.samples, self.sensitivity, Store(self._folder), pattern
+        for layer, cost, numbers in under(*given):
+            yield layer, cost, self._of_file(Numbered(*self._by_tag(numbers)))
 
     def _of_file(self, found: Numbered) -> Numbered:
         """The same by the tags of the file, where the layers are those of a copy."""

@@ -256,8 +256,29 @@ def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(samples: dict[
     assert "<svg" in text
     assert not any(word in text for word in ("http", "<script"))
     assert "sensitivity" in str(made)
-    with refusing(OptionError):
-        osp.analyze(MODEL, data=samples["path"], pattern="2:4")
+
+
+def test_an_analysis_says_what_a_pattern_costs_beside_the_levels(samples: dict[str, Any], tmp_path: Path) -> None:
+    page, asked = tmp_path / "report.html", {"data": samples["path"], "samples": 64, "sensitivity": "measured"}
+    made = osp.analyze(MODEL, include=[*SMALL, "stem"], allow=["stem", "small"], html=page, **asked)
+    found = made.report.details["analysis"]
+    assert isinstance(found, dict)
+    told = {one["name"]: (one["points"], one["patterns"]) for one in found["weights"]}
+    for name in ("wide.weight", "head.weight"):
+        (half, *_, last), (nm,) = told[name]
+        assert nm["pattern"] == "2:4"
+        assert half["distance"] * 0.9 < nm["distance"] < last["distance"]
+        assert set(nm["metrics"]) == set(half["metrics"])
+    (nm,) = told["stem.weight"][1]  # of one channel
+    assert set(nm) == {"pattern", "reason"}
+    assert "2:4" in str(made).splitlines()[0]
+    assert "stem.weight cannot be 2:4: " in str(made)
+    assert "<th>2:4</th>" in page.read_text(encoding="utf-8")
+    other = osp.analyze(MODEL, pattern="1:4", include=["head"], **asked).report
+    assert other.rule.startswith("unstructured")
+    (one,) = other.details["analysis"]["weights"]  # type: ignore[index]
+    assert one["patterns"][0]["pattern"] == "1:4"
+    assert one["patterns"][0]["distance"] > told["head.weight"][1][0]["distance"]
 
 
 class _Loader:

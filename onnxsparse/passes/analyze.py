@@ -22,8 +22,9 @@ from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.data.images import as_images
 from onnxsparse.graph.model import Model
 from onnxsparse.options import CalibrationOptions, SparsityOptions, options_of
-from onnxsparse.passes.calibrate import SENSITIVITY, Asked, Calibration, Numbered
+from onnxsparse.passes.calibrate import Calibration, Numbered
 from onnxsparse.passes.calibrated_pruning import Request, Run, calibration_run
+from onnxsparse.passes.calibration_asked import SENSITIVITY, Asked
 from onnxsparse.passes.loss_budget import Measuring, Wanted
 from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit, make_plan

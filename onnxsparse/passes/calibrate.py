@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,23 +41,20 @@ from onnxsparse.calibration.streams import HELD as HELD_VALUES
 from onnxsparse.calibration.streams import Cut, Store, activations, bytes_between, demand_space
 from onnxsparse.calibration.sweep import RIDGE, Sweep, Swept
 from onnxsparse.calibration.workers import working
-from onnxsparse.data import Samples as Data
-from onnxsparse.data import Stream, open_data
-from onnxsparse.errors import MissingExtraError, OptionError, brief, nearest
+from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.math.values import Array
-from onnxsparse.options import Path
+from onnxsparse.math.values import Array, from_bfloat16
+from onnxsparse.passes.calibration_asked import GRADIENTS, Asked, by_curves, demand_runtime, samples_of
 from onnxsparse.patterns.nm import NOfM
-from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
+from onnxsparse.planning.model_inputs import SampleAxes
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 from onnxsparse.scores import Score
 from onnxsparse.solvers import Solver
 
-SENSITIVITY = "sensitivity"
-GRADIENTS, MEASURED = "gradients", "measured"
-SAMPLES, DRAWS = 256, 2
+DRAWS = 2
+"""Random projections of the outputs, for each sample."""
 HELD = 8
 """One batch in so many is held out, and judges."""
 
@@ -85,8 +81,6 @@ class Numbered(NamedTuple):
     numbers: Mapping[str, Array]
 
 
-SCORES = ("obs", "wanda", "ria")
-"""Those that say nothing without samples."""
 LARGE = 1 << 31
 """Bytes of a file beyond which no gradients are taken."""
 UNWEIGHED = (
@@ -95,47 +89,6 @@ UNWEIGHED = (
 )
 UNLIKE = ("data", "workers", "checkpoint", "resume")
 """What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
-ALIKE = "none"
-"""In the place of a sensitivity: every output of a layer counts by what it varies, as in SparseGPT."""
-HOWS, BUDGETS = (GRADIENTS, MEASURED, ALIKE), ("params", "bytes", "macs")
-ENGINES = ("auto", "ort", "torch")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a calibration is asked for; without an allocation levels are by sensitivity, where a pattern has levels."""
-
-    data: Any
-    samples: int = SAMPLES
-    seed: int = 0
-    allocation: str | None = None
-    sensitivity: str = GRADIENTS
-    engine: str = "auto"
-    score: str = "obs"
-    solver: str = "least-squares"
-    budget: str = "params"
-    add_bias: bool = False
-    workers: int | None = None
-    checkpoint: Path | None = None
-    resume: bool = False
-    ridge: float = RIDGE
-
-    def __post_init__(self) -> None:
-        words = {
-            "sensitivity": (self.sensitivity, HOWS),
-            "budget": (self.budget, BUDGETS),
-            "engine": (self.engine, ENGINES),
-        }
-        for name, (value, known) in words.items():
-            if value not in known:
-                hint = nearest(str(value), known)
-                raise OptionError(f"--{name} is one of {', '.join(known)}, not {brief(value)}{hint}")
-        for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
-        scores.parse(self.score)
-        if not solvers.parse(self.solver).does and self.add_bias:
-            raise OptionError(f"--solver {self.solver} leaves all numbers as they are; leave --add-bias out")
 
 
 def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None) -> Calibrated:
@@ -186,30 +139,6 @@ def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
     options = [(one.name, getattr(asked, one.name)) for one in fields(asked) if one.name not in UNLIKE]
     rows = [(row.name, row.pattern.text if row.pattern else "", row.drop) for row in plan.rows]
     return [model.sha256(), plan.rule.score.name, *map(str, options), *map(str, rows)]
-
-
-def demand_runtime() -> None:
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
-
-
-def samples_of(
-    model: Model, asked: Asked, axes: SampleAxes, labels: str | None = None, whole: bool = False
-) -> Data | Stream:
-    """The samples that are asked for: of those with random access the ones that the seed draws, else the first.
-
-    `whole`: all of them, in the order in which they are drawn.
-    """
-    if isinstance(asked.data, (Data, Stream)):
-        return asked.data
-    data = open_data(asked.data, with_empty_past(fields_of(model, axes)), labels, labels is not None, None)
-    return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
-
-
-def by_curves(plan: Plan, asked: Asked) -> bool:
-    """Whether the levels are found from samples."""
-    leveled = plan.rule.sparsity is not None and plan.rule.pattern is not None and plan.rule.pattern.takes_sparsity
-    return leveled and asked.allocation in (None, SENSITIVITY)
 
 
 def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
@@ -426,9 +355,9 @@ class Calibration:
 
 
 def _plain(numbers: Mapping[str, Array], tensor: StoredTensor) -> Array:
-    """Numbers as numpy has them: those of bfloat16 come as their bits."""
+    """Numbers as numpy has them."""
     array = numbers[tensor.name]
-    return (array.astype(np.uint32) << 16).view(np.float32) if tensor.kind == "bfloat16" else array
+    return from_bfloat16(array) if tensor.kind == "bfloat16" else array
 
 
 def _thin(found: Iterable[Swept]) -> list[str]:

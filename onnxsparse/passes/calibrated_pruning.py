@@ -20,14 +20,12 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.options import CalibrationOptions, Masks, Path, SparsityOptions, options_of
 from onnxsparse.passes.added_biases import said_of_biases, told_of_bias, with_biases
-from onnxsparse.passes.calibrate import (
+from onnxsparse.passes.calibrate import Calibrated, Calibration, calibrating
+from onnxsparse.passes.calibration_asked import (
     SCORES,
     SENSITIVITY,
     Asked,
-    Calibrated,
-    Calibration,
     by_curves,
-    calibrating,
     demand_runtime,
     samples_of,
 )

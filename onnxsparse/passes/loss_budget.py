@@ -22,7 +22,8 @@ from onnxsparse.data import LABELS, Data, Samples, open_data
 from onnxsparse.data.sources import InMemory
 from onnxsparse.errors import OptionError, ProofError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.calibrate import Asked, Calibrated, Calibration
+from onnxsparse.passes.calibrate import Calibrated, Calibration
+from onnxsparse.passes.calibration_asked import Asked
 from onnxsparse.passes.delivery import untrained
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.quantization.figures import SHARES, Figures, MaxLoss, metrics_for

@@ -16,8 +16,8 @@ from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, OptionError, PlanError, ProofError
 from onnxsparse.graph.model import Model
 from onnxsparse.options import SparsityOptions
-from onnxsparse.passes.calibrate import Asked
 from onnxsparse.passes.calibrated_pruning import Request, pruned
+from onnxsparse.passes.calibration_asked import Asked
 from onnxsparse.planning.plan_file import read_plan
 from onnxsparse.planning.request import planned
 from tests.cases import for_each

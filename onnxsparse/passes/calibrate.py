@@ -24,7 +24,7 @@ from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.checkpointing import Saves, saves
-from onnxsparse.calibration.curves import costs_of, curves_of, tried, under, with_joint_parts
+from onnxsparse.calibration.curves import LayersOnSamples, costs_of, curves_of, tried, under, with_joint_parts
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
@@ -231,9 +231,12 @@ class Calibration:
         known, places = self._saves.curves(layers), {layer: number for number, layer in enumerate(layers)}
         self._demand_space(1)
         return curves_of(
-            self.cut, layers, self.samples, self.sensitivity, Store(self._folder), known,
+            self._on_samples(layers), known,
             lambda layer, curve: self._saves.keep_curve(places[layer], curve),
         )  # fmt: skip
+
+    def _on_samples(self, layers: Sequence[CalibratedLayer]) -> LayersOnSamples:
+        return LayersOnSamples(self.cut, layers, self.samples, self.sensitivity, Store(self._folder))
 
     def _demand_space(self, nets: int) -> None:
         """Say how much of the disk the values between two layers of so many nets at a time take."""
@@ -255,8 +258,7 @@ class Calibration:
             return plan
         own = plan if self._inlined is None else self._inlined.plan(plan)
         made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
-        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder)
-        made = with_joint_parts(made, *given)
+        made = with_joint_parts(made, self._on_samples(self.found.layers))
         return made if self._inlined is None else self._inlined.rows(plan, made)
 
     def weights(self, layer: CalibratedLayer) -> list[str]:
@@ -266,21 +268,19 @@ class Calibration:
 
     def costs(self) -> list[tuple[CalibratedLayer, float]]:
         """What each layer alone costs the outputs, pruned as the plan says."""
-        layers, store = self.found.layers, Store(self._folder)
-        return list(zip(layers, costs_of(self.cut, layers, self.samples, self.sensitivity, store)))
+        layers = self.found.layers
+        return list(zip(layers, costs_of(self._on_samples(layers))))
 
     def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
         """Each layer alone at falling shares kept, refitted: new numbers by the tags of the file."""
-        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
-        for layer, found in tried(*given):
+        for layer, found in tried(self._on_samples(self.found.layers), shares):
             yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]
 
     def under(
         self, pattern: NOfM, layers: Sequence[CalibratedLayer]
     ) -> Iterator[tuple[CalibratedLayer, float, Numbered]]:
         """Some layers, each alone under N:M, refitted: what that costs the outputs, and new numbers by tag."""
-        given = self.cut, layers, self.samples, self.sensitivity, Store(self._folder), pattern
-        for layer, cost, numbers in under(*given):
+        for layer, cost, numbers in under(self._on_samples(layers), pattern):
             yield layer, cost, self._of_file(Numbered(*self._by_tag(numbers)))
 
     def _of_file(self, found: Numbered) -> Numbered:

@@ -22,8 +22,8 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.weights import Weight
 from onnxsparse.options import Axes, CalibrationOptions, Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery, permuting
-from onnxsparse.passes.analyze import LEVEL, analysis_request, analyzed
-from onnxsparse.passes.calibrated_pruning import Request, leveled, pruned, requested
+from onnxsparse.passes.analyze import LEVEL, analysis_request, analyzed, patterns_of
+from onnxsparse.passes.calibrated_pruning import Request, demand_refit, leveled, pruned, requested
 from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, demand_unread, target_of
 from onnxsparse.passes.fold_masks import FoldMasks
@@ -229,6 +229,7 @@ def plan(
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     given = dict(locals())
+    demand_refit("plan", add_bias)
     request = requested(SparsityOptions.among(given), CalibrationOptions.given(given), plan, masks)
     source = taken(source)
     model = _look(source) if request.asked is None else load(source)
@@ -283,8 +284,8 @@ def analyze(
             data="samples.npz"
         samples: how many samples (default 256): of more, those that seed= draws. Example: samples=512
         html: write the report as a page that needs no other file. Default: None. Example: html="report.html"
-        pattern: the pattern of the zeros: unstructured (default), or another that takes a sparsity. Example:
-            pattern="block:1x4"
+        pattern: the pattern of the zeros: unstructured (default), or another that takes a sparsity; or an N:M to be
+            looked at beside the levels, in the place of 2:4. Example: pattern="block:1x4"
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
             include="head"
         exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
@@ -318,7 +319,8 @@ def analyze(
     """
     given = dict(locals())
     page_path = None if html is None else path_of(html, "html")
-    zeros = SparsityOptions(pattern or "unstructured", None, LEVEL, None, None, include, exclude, allow, seed=seed)
+    levels_of, beside = patterns_of(pattern)
+    zeros = SparsityOptions(levels_of, None, LEVEL, None, None, include, exclude, allow, seed=seed)
     request = analysis_request(zeros, given)
     source = taken(source)
     if page_path is not None:
@@ -327,7 +329,7 @@ def analyze(
     demand_unread(page_path, model, data, eval_data)
     set_sizes(model, dims)
     made, _ = planned(model, None, None, request.zeros)
-    report = analyzed(model, made, request, called(source))
+    report = analyzed(model, made, request, called(source), beside)
     if page_path is None:
         return Result(report)
     write_text(page_path, page(report), overwrite)
@@ -621,7 +623,7 @@ def _calibrated(
     assert found is not None
     done = delivery.deliver(
         model, found.plan, found.numbers, found.tags, path, overwrite,
-        name=name, notes=remarks, details={**details, **outcome.details}, command="prune",
+        name=name, notes=remarks, details={**details, **outcome.details}, command="prune", biases=found.biases,
     )  # fmt: skip
     return Result(*done)
 

@@ -578,7 +578,8 @@ class AnalyzeOptions(ImageOptions):
     pattern: str | None = like(
         SparsityOptions,
         "pattern",
-        meaning="the pattern of the zeros: `unstructured` (default), or another that takes a sparsity",
+        meaning="the pattern of the zeros: `unstructured` (default), or another that takes a sparsity; or an N:M to be "
+        "looked at beside the levels, in the place of `2:4`",
         example="block:1x4",
         more="",
     )

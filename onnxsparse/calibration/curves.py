@@ -7,7 +7,7 @@ gradient comes to, by a run of the rest of the model. Both are in one unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -16,12 +16,13 @@ import numpy as np
 from onnxsparse import progress
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.layers import CalibratedLayer
-from onnxsparse.calibration.moments import Samples, dense_moments
+from onnxsparse.calibration.moments import Moments, Samples, dense_moments
 from onnxsparse.calibration.moves import Outputs
 from onnxsparse.calibration.sensitivity import Moves, Sensitivity
 from onnxsparse.calibration.streams import Cut, Store
 from onnxsparse.calibration.sweep import problem_of
 from onnxsparse.math.values import Array
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.solvers import jobs
@@ -46,26 +47,43 @@ def shares_of(inputs: int) -> list[float]:
     return [float(share) for share in np.geomspace(top, SMALLEST, points)]
 
 
+@dataclass(frozen=True, eq=False)
+class LayersOnSamples:
+    """Layers of a model on the inputs that the dense net gives them, and what is known of its outputs."""
+
+    cut: Cut
+    layers: Sequence[CalibratedLayer]
+    samples: Samples
+    sensitivity: Sensitivity
+    store: Store
+
+    def moments(self, known: Container[CalibratedLayer] = ()) -> Iterator[tuple[CalibratedLayer, Moments]]:
+        return dense_moments(self.cut, self.layers, self.samples, self.store, False, self.sensitivity, known)
+
+    def problem(self, layer: CalibratedLayer, moments: Moments) -> Layer:
+        return problem_of(layer, moments.fit(), self.sensitivity.rows.get(layer))
+
+    def measured(self) -> Measured:
+        return Measured(self.cut, self.samples, self.store)
+
+
 Found = Callable[[CalibratedLayer, Curve], None]
 
 
 def curves_of(
-    cut: Cut,
-    layers: Sequence[CalibratedLayer],
-    samples: Samples,
-    sensitivity: Sensitivity,
-    store: Store,
+    given: LayersOnSamples,
     known: Mapping[CalibratedLayer, Curve] | None = None,
     found: Found | None = None,
 ) -> list[Curve]:
     """The curve of each layer, in their order; `known` ones are taken as they are, and each new one is told `found`."""
+    layers = given.layers
     left = [layer for layer in layers if layer not in (known or {})]
     if not left:
         return [(known or {})[layer] for layer in layers]
     curves = _Curves(dict(known or {}), sum(map(work_of, left)), found, len(layers))
-    measured = Measured(cut, samples, store)
-    for layer, moments in dense_moments(cut, layers, samples, store, False, sensitivity, known or ()):
-        problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
+    measured = given.measured()
+    for layer, moments in given.moments(known or ()):
+        problem = given.problem(layer, moments)
         if moments.probe is not None and moments.probe.wanted:
             curves.predict(layer, problem, moments.probe.moves())
         else:
@@ -95,36 +113,37 @@ def predicted_errors(problem: Layer, parts: Sequence[Part], moves: Moves) -> lis
     return errors_of(problem, parts, partial(_predicted, problem, moves))
 
 
-def costs_of(
-    cut: Cut,
-    layers: Sequence[CalibratedLayer],
-    samples: Samples,
-    sensitivity: Sensitivity,
-    store: Store,
-) -> list[float]:
+def costs_of(given: LayersOnSamples) -> list[float]:
     """What each layer alone costs the outputs of the model, pruned as its rows say."""
     found = dict[CalibratedLayer, float]()
-    for layer, problem, error in _problems(cut, layers, samples, sensitivity, store):
-        parts, drops = [one.part for one in layer.parts], [one.row.drop if one.row else 0 for one in layer.parts]
-        found[layer] = error(last(rounds(problem, goals(parts, drops), groups_of(parts))))
-    return [found[layer] for layer in layers]
+    for layer, problem, error in _problems(given):
+        drops = [one.row.drop if one.row else 0 for one in layer.parts]
+        found[layer] = error(_last(problem, layer_parts(layer), drops))
+    return [found[layer] for layer in given.layers]
 
 
-def with_joint_parts(
-    plan: Plan,
-    cut: Cut,
-    layers: Sequence[CalibratedLayer],
-    samples: Samples,
-    sensitivity: Sensitivity,
-    store: Store,
-) -> Plan:
+def under(given: LayersOnSamples, pattern: NOfM) -> Iterator[tuple[CalibratedLayer, float, dict[str, Array]]]:
+    """Each layer alone under a pattern that fixes how much goes, refitted: what that costs the outputs of the model,
+    and the new numbers of its stored tensors, by name."""
+    for layer, problem, error in _problems(given):
+        parts = [replace(part, pattern=pattern) if part.pattern else part for part in layer_parts(layer)]
+        fitted = _last(problem, parts, [0] * len(parts))
+        yield layer, error(fitted), layer.numbers(fitted.rows, problem.bias(fitted.rows), {})
+
+
+def _last(problem: Layer, parts: Sequence[Part], drops: Sequence[int]) -> Fitted:
+    """A layer after its rounds."""
+    return last(rounds(problem, goals(parts, drops), groups_of(parts)))
+
+
+def with_joint_parts(plan: Plan, given: LayersOnSamples) -> Plan:
     """A plan in which the weights of one layer share its zeros by what each costs: those of a recurrent layer have one
     matrix, and its inputs bear other levels than its states."""
     rows, drops = {row.name: row for row in plan.rows}, dict[str, int]()
-    several = [layer for layer in layers if len(_free(layer, rows)) > 1 and not plan.rule.knows_levels]
+    several = [layer for layer in given.layers if len(_free(layer, rows)) > 1 and not plan.rule.knows_levels]
     if not several:
         return plan
-    for layer, problem, _ in _problems(cut, several, samples, sensitivity, store):
+    for layer, problem, _ in _problems(replace(given, layers=several)):
         parts = layer_parts(layer)
         wanted = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
         mask = last(rounds(problem, goals(parts, wanted, joint=True))).mask
@@ -138,32 +157,19 @@ def _free(layer: CalibratedLayer, rows: Mapping[str, PlanRow]) -> list[Part]:
     return [part for part in parts if rows[part.name].drop]
 
 
-def tried(
-    cut: Cut,
-    layers: Sequence[CalibratedLayer],
-    samples: Samples,
-    sensitivity: Sensitivity,
-    store: Store,
-    shares: Sequence[float],
-) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
+def tried(given: LayersOnSamples, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[dict[str, Array]]]]:
     """Each layer alone at falling shares kept, refitted: the new numbers of its stored tensors, by name."""
-    for layer, problem, _ in _problems(cut, layers, samples, sensitivity, store):
+    for layer, problem, _ in _problems(given):
         parts = [one.part for one in layer.parts]
         found = rounds(problem, keep_shares(parts, shares), groups_of(parts))
         yield layer, [layer.numbers(fitted.rows, problem.bias(fitted.rows), {}) for fitted in found]
 
 
-def _problems(
-    cut: Cut,
-    layers: Sequence[CalibratedLayer],
-    samples: Samples,
-    sensitivity: Sensitivity,
-    store: Store,
-) -> Iterator[tuple[CalibratedLayer, Layer, Callable[[Fitted], float]]]:
+def _problems(given: LayersOnSamples) -> Iterator[tuple[CalibratedLayer, Layer, Callable[[Fitted], float]]]:
     """Each layer on the inputs of the dense net, and what it does to the outputs of the model under a mask."""
-    measured = Measured(cut, samples, store)
-    for layer, moments in dense_moments(cut, layers, samples, store, sensitivity=sensitivity):
-        problem = problem_of(layer, moments.fit(), sensitivity.rows.get(layer))
+    measured = given.measured()
+    for layer, moments in given.moments():
+        problem = given.problem(layer, moments)
         if moments.probe is not None and moments.probe.wanted:
             yield layer, problem, partial(_predicted, problem, moments.probe.moves())
         else:
@@ -227,4 +233,4 @@ def _size(parts: Sequence[Part]) -> int:
     return sum(int(np.prod(part.shape4)) for part in parts if part.pattern is not None)
 
 
-__all__ = ["costs_of", "curves_of", "shares_of", "tried", "with_joint_parts"]
+__all__ = ["LayersOnSamples", "costs_of", "curves_of", "shares_of", "tried", "under", "with_joint_parts"]

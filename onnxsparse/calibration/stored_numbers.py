@@ -19,7 +19,7 @@ import numpy as np
 
 from onnxsparse.graph.elementwise import RANGES, Quantization
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.math.values import Array
+from onnxsparse.math.values import Array, from_bfloat16, to_bfloat16
 
 Numbers = Mapping[str, Array]
 """New numbers of stored tensors, in their types and shapes, by name."""
@@ -53,21 +53,16 @@ class StoredNumbers(ABC):
 class Floats(StoredNumbers):
     def real(self, changed: Numbers) -> Array:
         flat = self.stored(changed)
-        if self.tensor.kind == "bfloat16":
-            flat = (flat.astype(np.uint32) << 16).view(np.float32)
-        return flat.astype(np.float64)
+        numbers = from_bfloat16(flat) if self.tensor.kind == "bfloat16" else flat
+        return numbers.astype(np.float64)
 
     def written(self, real: Array, changed: Numbers) -> dict[str, Array]:
         return {self.tensor.name: in_kind(real.reshape(self.tensor.shape), self.tensor.kind)}
 
 
 def in_kind(array: Array, kind: str) -> Array:
-    """Numbers in the type that a tensor stores; those of bfloat16 as their bits, rounded to nearest, ties to even."""
-    if kind != "bfloat16":
-        return np.asarray(array, kind, order="C")
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return rounded
+    """Numbers in the type that a tensor stores; those of bfloat16 as their bits."""
+    return to_bfloat16(array) if kind == "bfloat16" else np.asarray(array, kind, order="C")
 
 
 @dataclass(frozen=True, eq=False)

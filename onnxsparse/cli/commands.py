@@ -9,7 +9,7 @@ import importlib
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 
 from onnxsparse import options, plugins
 from onnxsparse.cli.arguments import add_json, add_model, add_options, chosen, recipe_of_file
@@ -39,22 +39,20 @@ def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], in
 
 def _run(arguments: Namespace) -> int:
     from onnxsparse import api
-    from onnxsparse.cli.output import finish, watched
+    from onnxsparse.cli.output import calibrating, finish, watched
 
     name = arguments.command
-    calls_users = getattr(arguments, "data", None) is not None  # whose functions may print
     function = api.fold_masks if name == "fold" else getattr(api, name)
-    with watched(arguments), redirect_stdout(sys.stderr) if calls_users else nullcontext():
+    with watched(arguments), calibrating(arguments):
         result = function(arguments.model, **chosen(arguments, options.COMMANDS[name][0]))
     return finish(result.report, arguments)
 
 
 def _mask(arguments: Namespace) -> int:
-    from onnxsparse.cli.output import finish, watched
+    from onnxsparse.cli.output import calibrating, finish, watched
     from onnxsparse.dialects.masking import insert_masks
 
-    calls_users = arguments.data is not None
-    with watched(arguments), redirect_stdout(sys.stderr) if calls_users else nullcontext():
+    with watched(arguments), calibrating(arguments):
         given = {**chosen(arguments, options.MaskOptions), "recipe": recipe_of_file(arguments)}
         result = insert_masks(arguments.model, **given)
     return finish(result.report, arguments)

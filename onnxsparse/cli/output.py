@@ -6,11 +6,12 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 
 from onnxsparse import progress
 from onnxsparse.cli.arguments import check_report_target
-from onnxsparse.errors import OutputError
+from onnxsparse.engines.processes import speaks
+from onnxsparse.errors import OutputError, Stopped, StoppedError
 from onnxsparse.files import write_text
 from onnxsparse.report.rows import Report, to_json
 
@@ -60,4 +61,35 @@ def watched(arguments: Namespace) -> Iterator[None]:
             bar.update(tasks[stage], completed=done, total=total)
 
         stack.enter_context(progress.listening(listen))
+        yield
+
+
+@contextmanager
+def interruptible(arguments: Namespace) -> Iterator[None]:
+    """What an interrupted run leaves, in words."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(f"interrupted; {_left(arguments)}") from None
+    except Stopped:
+        if speaks():
+            sys.stderr.write(f"onnxsparse: stopped by a signal; {_left(arguments)}\n")
+        raise
+
+
+def _left(arguments: Namespace) -> str:
+    if arguments.checkpoint:
+        return f"go on with --checkpoint {arguments.checkpoint} --resume"
+    return "nothing was kept (with --checkpoint DIR the state would be)"
+
+
+@contextmanager
+def calibrating(arguments: Namespace) -> Iterator[None]:
+    """Around a command that may take samples: what functions of the user's print goes to the errors, and whoever ends a
+    calibration is told how to go on."""
+    if getattr(arguments, "data", None) is None:
+        yield
+        return
+    kept = interruptible(arguments) if hasattr(arguments, "checkpoint") else nullcontext()
+    with kept, redirect_stdout(sys.stderr):
         yield

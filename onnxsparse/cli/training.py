@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnxsparse import options
 from onnxsparse.cli.arguments import add_json, add_model, add_options, chosen, recipe_of_file
-from onnxsparse.engines.processes import demand_alone, is_first, speaks
-from onnxsparse.errors import OptionError, Stopped, StoppedError
+from onnxsparse.engines.processes import demand_alone, is_first
+from onnxsparse.errors import OptionError
 
 if TYPE_CHECKING:
     from onnxsparse.recipes import Recipe
@@ -40,6 +40,7 @@ def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], in
 
 
 def _finetune(arguments: Namespace) -> int:
+    from onnxsparse.cli.output import interruptible
     from onnxsparse.recipes.flags import asked_of, recipe_of
     from onnxsparse.train.finetune import finetuned
 
@@ -60,7 +61,7 @@ def _finetune(arguments: Namespace) -> int:
 
     asked = chosen(arguments, options.FinetuneOptions)
     given = {name: value for name, value in asked.items() if name not in flags and name != "recipe"}
-    with _quiet_functions(), training_progress(arguments if is_first() else _QUIET) as watch, _interruptible(arguments):
+    with _quiet_functions(), training_progress(arguments if is_first() else _QUIET) as watch, interruptible(arguments):
         report = finetuned(arguments.model, recipe, **given, watch=watch).report
     return finish(report, arguments) if is_first() else int(not report.ok)
 
@@ -84,25 +85,6 @@ def _demand_paths(arguments: Namespace) -> None:
 def _quiet_functions() -> AbstractContextManager[Any]:
     """What functions of the user's print goes to the errors: the output is the report."""
     return redirect_stdout(sys.stderr)
-
-
-@contextmanager
-def _interruptible(arguments: Namespace) -> Iterator[None]:
-    """What an interrupted run leaves, in words."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise StoppedError(f"interrupted; {_left(arguments)}") from None
-    except Stopped:
-        if speaks():
-            sys.stderr.write(f"onnxsparse: stopped by a signal; {_left(arguments)}\n")
-        raise
-
-
-def _left(arguments: Namespace) -> str:
-    if arguments.checkpoint:
-        return f"go on with --checkpoint {arguments.checkpoint} --resume"
-    return "nothing was kept (with --checkpoint DIR the state would be)"
 
 
 def _check(arguments: Namespace, recipe: Recipe) -> int:

@@ -17,7 +17,7 @@ from onnxsparse.dialects.msbench.masking import insert_masks as insert_by_config
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.options import Axes, CalibrationOptions, MaskOptions, Masks, Names, Path, SparsityOptions, options_of
-from onnxsparse.passes.calibrated_pruning import masked, pruned, requested
+from onnxsparse.passes.calibrated_pruning import demand_refit, masked, pruned, requested
 from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.fold_masks import MaskedBefore, open_without_masks
 from onnxsparse.passes.sources import taken
@@ -179,6 +179,7 @@ def insert_masks(
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     given = dict(locals())
+    demand_refit("mask", add_bias)
     source = taken(source)
     finish: dict[str, Any] = {"output": output, "form": form, "strict": strict, "overwrite": overwrite}
     zeros = [name for name in options_of(SparsityOptions) if name not in ("target", "level")] + ["plan", "masks"]
@@ -199,8 +200,6 @@ def insert_masks(
     made, request = request.with_plan(made, plan)
     if request.asked is None:
         return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
-    if add_bias:
-        raise OptionError("--add-bias is of refitted weights, and mask leaves weights as they are; leave it out")
     outcome = pruned(model, made, request, refitted=False)
     assert outcome.calibrated is not None
     made, said, name = masked(outcome.calibrated), [*notes, *outcome.notes], called(source)

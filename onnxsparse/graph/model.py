@@ -77,6 +77,14 @@ class Model:
         tokens = Tokens()
         return cls(_checked(_parse(path, tokens), path), path, tokens, folder)
 
+    def another(self) -> Model:
+        """A second model over the same files, whose graph may change; large tensors stay where they are."""
+        copy = ModelProto()
+        copy.CopyFrom(self.proto)
+        found = Model(copy, self.path, self._tokens, self._folder)
+        found.sizes.update(self.sizes)
+        return found
+
     @property
     def flow(self) -> Flow:
         if self._flow is None:

@@ -117,8 +117,7 @@ class Values:
         """The real numbers as float32 (float64 for float64 and for wide integers); may share memory with `stored`."""
         kind = self.reading.kind
         if kind == "bfloat16":
-            wide: Array = self.stored.astype(np.uint32) << np.uint32(16)
-            return wide.view(np.float32)
+            return from_bfloat16(self.stored)
         if kind == "float64":
             return self.stored
         with np.errstate(invalid="ignore"):  # a signalling NaN is refused where it matters, not where it is cast
@@ -172,6 +171,19 @@ class Values:
             with np.errstate(all="ignore"):  # a scale that is no number is refused where it matters
                 steps = steps * self.reading.scale.astype(steps.dtype)
         return steps
+
+
+def from_bfloat16(bits: Array) -> Array:
+    """The numbers, as float32, that are stored as such bits."""
+    wide: Array = bits.astype(np.uint32) << np.uint32(16)
+    return wide.view(np.float32)
+
+
+def to_bfloat16(numbers: Array) -> Array:
+    """The bits of numbers, rounded to nearest, ties to even."""
+    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
 
 
 def blocks_of(view: Array, elements: int = BLOCK, cell: tuple[int, ...] | None = None) -> Iterator[tuple[slice, ...]]:

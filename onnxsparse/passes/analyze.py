@@ -2,7 +2,8 @@
 
 1. The curve of a layer says how far the outputs move when it alone loses a share of its weights and the others are
    refitted; where there are labels, or arrays to measure on, the figures are measured, too.
-2. Whole levels are shared out by these curves, and by the allocations that know no samples; what each costs is the sum
+2. Beside the levels stands what a pattern N:M costs each weight that it fits: 2:4, or the one that is asked for.
+3. Whole levels are shared out by these curves, and by the allocations that know no samples; what each costs is the sum
    over the curves.
 Nothing is written, and the model stays as it is.
 """
@@ -15,18 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse import allocations, progress
+from onnxsparse import allocations, patterns, progress
 from onnxsparse.allocations.curves import predicted
+from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.data.images import as_images
-from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.options import CalibrationOptions, SparsityOptions, options_of
-from onnxsparse.passes.calibrate import SENSITIVITY, Asked, Calibration, Numbered
+from onnxsparse.passes.calibrate import Calibration, Numbered
 from onnxsparse.passes.calibrated_pruning import Request, Run, calibration_run
+from onnxsparse.passes.calibration_asked import SENSITIVITY, Asked
 from onnxsparse.passes.loss_budget import Measuring, Wanted
-from onnxsparse.planning.plan import Plan, PlanRow, make_plan
+from onnxsparse.patterns.nm import NM, NOfM
+from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit, make_plan
 from onnxsparse.planning.rows import plain_row, totals_of, with_macs
-from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.trainable import send_back
 from onnxsparse.report.rows import DENSE, Report, Row
 
@@ -34,6 +36,14 @@ LEVELS, POINTS = (0.5, 0.7, 0.8, 0.9), (0.5, 0.7, 0.8, 0.9, 0.95)
 """The levels of whole models that are shared out, and those of single weights."""
 LEVEL = LEVELS[0]
 OTHERS = ("erk", "global", "uniform")
+USUAL = NM(2, 4)
+"""The pattern N:M that is looked at where none is asked for."""
+
+
+def patterns_of(text: str | None) -> tuple[str, NOfM]:
+    """The pattern of the levels, and the N:M beside them."""
+    found = patterns.parse(text or "unstructured")
+    return ("unstructured", found) if isinstance(found, NOfM) else (found.text, USUAL)
 
 
 def analysis_request(zeros: SparsityOptions, given: Mapping[str, Any]) -> Request:
@@ -46,16 +56,13 @@ def analysis_request(zeros: SparsityOptions, given: Mapping[str, Any]) -> Reques
     asked, metrics = Asked(data, engine=options.engine, **words), options.metrics
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
     wanted = Wanted(eval_data, options.labels, chosen)
-    rule = Rule.of(zeros)
-    if rule.pattern is not None and not rule.pattern.takes_sparsity:
-        raise OptionError(f"pattern {rule.pattern.text} fixes its own sparsity; analyze looks at levels of others")
     return Request(zeros, asked, options, wanted, by_labels=eval_data is None)
 
 
-def analyzed(model: Model, made: Plan, request: Request, called: str) -> Report:
-    """The report on every weight that a plan would prune."""
+def analyzed(model: Model, made: Plan, request: Request, called: str, beside: NOfM = USUAL) -> Report:
+    """The report on every weight that a plan would prune; `beside` is looked at beside the levels."""
     with calibration_run(model, made, request) as run:
-        weights = _weights(model, run)
+        weights = _weights(model, run, beside)
         spent = [_spent(model, run, level) for level in LEVELS]
         asked, measured = run.asked, run.measuring
         known = {"sensitivity": asked.sensitivity, "engine": run.calibration.sensitivity.engine}
@@ -80,8 +87,8 @@ def _row(row: Row, reason: str, dense: bool, reasons: Mapping[str, str]) -> Row:
     return replace(row, reason=f"not calibrated: {why}") if why else row
 
 
-def _weights(model: Model, run: Run) -> list[dict[str, Any]]:
-    """A point for each level of each layer."""
+def _weights(model: Model, run: Run, beside: NOfM) -> list[dict[str, Any]]:
+    """A point for each level of each layer, and one for the pattern beside them."""
     calibration, measured = run.calibration, run.measuring
     points: dict[str, list[dict[str, Any]]] = {}
     for layer, curve in zip(calibration.found.layers, calibration.curves):
@@ -89,6 +96,7 @@ def _weights(model: Model, run: Run) -> list[dict[str, Any]]:
         points[layer.name] = [
             {"sparsity": level, "distance": float(np.sqrt(max(error, 0.0)))} for level, error in zip(POINTS, errors)
         ]
+    fixed = _under(model, run, beside)
     if measured is not None:
         count = progress.Counter("measure", len(points))
         for layer, found in calibration.tried([1 - level for level in POINTS]):
@@ -97,10 +105,27 @@ def _weights(model: Model, run: Run) -> list[dict[str, Any]]:
             count.add(1)
     sizes = {weight.name: weight.tensor.size for weight in model.weights}
     return [
-        {"name": name, "layer": layer.name, "size": sizes[name], "points": points[layer.name]}
-        for layer in calibration.found.layers
+        {"name": name, "layer": layer.name, "size": sizes[name], "points": points[layer.name], "patterns": [point]}
+        for layer, point in zip(calibration.found.layers, fixed)
         for name in calibration.weights(layer)
     ]
+
+
+def _under(model: Model, run: Run, pattern: NOfM) -> list[dict[str, Any]]:
+    """What a pattern costs each layer, or why it does not fit."""
+    layers, measured = run.calibration.found.layers, run.measuring
+    why = {layer: _misfit(layer, pattern) for layer in layers}
+    points: dict[CalibratedLayer, dict[str, Any]] = {layer: {"reason": why[layer]} for layer in layers if why[layer]}
+    for layer, cost, numbers in run.calibration.under(pattern, [layer for layer in layers if not why[layer]]):
+        points[layer] = {"distance": float(np.sqrt(max(cost, 0.0)))}
+        if measured is not None:
+            points[layer]["metrics"] = _figures(model, numbers, measured)
+    return [{"pattern": pattern.text, **points[layer]} for layer in layers]
+
+
+def _misfit(layer: CalibratedLayer, pattern: NOfM) -> str:
+    found = (does_not_fit(one.weight, pattern) for one in layer.parts if one.row)
+    return next((reason.text for reason in found if reason), "")
 
 
 def _figures(model: Model, found: Numbered, measured: Measuring) -> dict[str, float]:
@@ -140,4 +165,4 @@ def _kept(rows: Sequence[PlanRow]) -> float:
     return 1 - gone / max(sum(row.weight.tensor.size for row in rows), 1)
 
 
-__all__ = ["LEVEL", "analysis_request", "analyzed"]
+__all__ = ["LEVEL", "analysis_request", "analyzed", "patterns_of"]

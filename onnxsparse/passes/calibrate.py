@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +24,7 @@ from onnxsparse import progress, scores, solvers
 from onnxsparse.allocations.curves import Curve
 from onnxsparse.calibration.biases import RECURRENT
 from onnxsparse.calibration.checkpointing import Saves, saves
-from onnxsparse.calibration.curves import costs_of, curves_of, tried, with_joint_parts
+from onnxsparse.calibration.curves import LayersOnSamples, costs_of, curves_of, tried, under, with_joint_parts
 from onnxsparse.calibration.feed_pieces import in_pieces
 from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.calibration.inlining import without_functions
@@ -33,6 +32,7 @@ from onnxsparse.calibration.layers import CalibratedLayer, Layers, layers_of
 from onnxsparse.calibration.levels import shared_out
 from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.moves import with_measured_rows
+from onnxsparse.calibration.new_biases import NewBias
 from onnxsparse.calibration.new_numbers import Read
 from onnxsparse.calibration.output_gradients import output_gradients
 from onnxsparse.calibration.sample_checks import doubts, sound
@@ -41,22 +41,20 @@ from onnxsparse.calibration.streams import HELD as HELD_VALUES
 from onnxsparse.calibration.streams import Cut, Store, activations, bytes_between, demand_space
 from onnxsparse.calibration.sweep import RIDGE, Sweep, Swept
 from onnxsparse.calibration.workers import working
-from onnxsparse.data import Samples as Data
-from onnxsparse.data import Stream, open_data
-from onnxsparse.errors import MissingExtraError, OptionError, brief, nearest
+from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.math.values import Array
-from onnxsparse.options import Path
-from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
+from onnxsparse.math.values import Array, from_bfloat16
+from onnxsparse.passes.calibration_asked import GRADIENTS, Asked, by_curves, demand_runtime, samples_of
+from onnxsparse.patterns.nm import NOfM
+from onnxsparse.planning.model_inputs import SampleAxes
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
 from onnxsparse.scores import Score
 from onnxsparse.solvers import Solver
 
-SENSITIVITY = "sensitivity"
-GRADIENTS, MEASURED = "gradients", "measured"
-SAMPLES, DRAWS = 256, 2
+DRAWS = 2
+"""Random projections of the outputs, for each sample."""
 HELD = 8
 """One batch in so many is held out, and judges."""
 
@@ -72,6 +70,8 @@ class Calibrated:
     notes: tuple[str, ...] = ()
     swept: Mapping[str, Swept] = field(default_factory=dict)
     """What the sweep found of the layer of each weight that it reached."""
+    biases: tuple[NewBias, ...] = ()
+    """Those that the graph has not, and gets when it is delivered."""
 
 
 class Numbered(NamedTuple):
@@ -81,8 +81,6 @@ class Numbered(NamedTuple):
     numbers: Mapping[str, Array]
 
 
-SCORES = ("obs", "wanda", "ria")
-"""Those that say nothing without samples."""
 LARGE = 1 << 31
 """Bytes of a file beyond which no gradients are taken."""
 UNWEIGHED = (
@@ -91,56 +89,6 @@ UNWEIGHED = (
 )
 UNLIKE = ("data", "workers", "checkpoint", "resume")
 """What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
-ALIKE = "none"
-"""In the place of a sensitivity: every output of a layer counts by what it varies, as in SparseGPT."""
-HOWS, BUDGETS = (GRADIENTS, MEASURED, ALIKE), ("params", "bytes", "macs")
-ENGINES = ("auto", "ort", "torch")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a calibration is asked for; without an allocation levels are by sensitivity, where a pattern has levels."""
-
-    data: Any
-    samples: int = SAMPLES
-    seed: int = 0
-    allocation: str | None = None
-    sensitivity: str = GRADIENTS
-    engine: str = "auto"
-    score: str = "obs"
-    solver: str = "least-squares"
-    budget: str = "params"
-    add_bias: bool = False
-    workers: int | None = None
-    checkpoint: Path | None = None
-    resume: bool = False
-    ridge: float = RIDGE
-
-    def __post_init__(self) -> None:
-        words = {
-            "sensitivity": (self.sensitivity, HOWS),
-            "budget": (self.budget, BUDGETS),
-            "engine": (self.engine, ENGINES),
-        }
-        for name, (value, known) in words.items():
-            if value not in known:
-                hint = nearest(str(value), known)
-                raise OptionError(f"--{name} is one of {', '.join(known)}, not {brief(value)}{hint}")
-        for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
-        solvers.parse(self.solver)
-        scores.parse(self.score)
-        self._demand_there()
-
-    def _demand_there(self) -> None:
-        """What calibration cannot do yet is refused, never passed over."""
-        missing = {
-            "--add-bias": self.add_bias,
-        }
-        flag = next((flag for flag, asked in missing.items() if asked), "")
-        if flag:
-            raise OptionError(f"calibration cannot do {flag} yet; leave it out")
 
 
 def calibrated(model: Model, plan: Plan, asked: Asked, axes: SampleAxes, folder: str | None = None) -> Calibrated:
@@ -191,30 +139,6 @@ def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
     options = [(one.name, getattr(asked, one.name)) for one in fields(asked) if one.name not in UNLIKE]
     rows = [(row.name, row.pattern.text if row.pattern else "", row.drop) for row in plan.rows]
     return [model.sha256(), plan.rule.score.name, *map(str, options), *map(str, rows)]
-
-
-def demand_runtime() -> None:
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError("--data runs the model on the samples: pip install 'onnxsparse[runtime]'")
-
-
-def samples_of(
-    model: Model, asked: Asked, axes: SampleAxes, labels: str | None = None, whole: bool = False
-) -> Data | Stream:
-    """The samples that are asked for: of those with random access the ones that the seed draws, else the first.
-
-    `whole`: all of them, in the order in which they are drawn.
-    """
-    if isinstance(asked.data, (Data, Stream)):
-        return asked.data
-    data = open_data(asked.data, with_empty_past(fields_of(model, axes)), labels, labels is not None, None)
-    return data.drawn(data.count if whole else asked.samples, asked.seed) if isinstance(data, Data) else data
-
-
-def by_curves(plan: Plan, asked: Asked) -> bool:
-    """Whether the levels are found from samples."""
-    leveled = plan.rule.sparsity is not None and plan.rule.pattern is not None and plan.rule.pattern.takes_sparsity
-    return leveled and asked.allocation in (None, SENSITIVITY)
 
 
 def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
@@ -307,9 +231,12 @@ class Calibration:
         known, places = self._saves.curves(layers), {layer: number for number, layer in enumerate(layers)}
         self._demand_space(1)
         return curves_of(
-            self.cut, layers, self.samples, self.sensitivity, Store(self._folder), known,
+            self._on_samples(layers), known,
             lambda layer, curve: self._saves.keep_curve(places[layer], curve),
         )  # fmt: skip
+
+    def _on_samples(self, layers: Sequence[CalibratedLayer]) -> LayersOnSamples:
+        return LayersOnSamples(self.cut, layers, self.samples, self.sensitivity, Store(self._folder))
 
     def _demand_space(self, nets: int) -> None:
         """Say how much of the disk the values between two layers of so many nets at a time take."""
@@ -331,8 +258,7 @@ class Calibration:
             return plan
         own = plan if self._inlined is None else self._inlined.plan(plan)
         made = shared_out(self.model, own, self.found.layers, self.curves, sparsity, asked.budget)
-        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder)
-        made = with_joint_parts(made, *given)
+        made = with_joint_parts(made, self._on_samples(self.found.layers))
         return made if self._inlined is None else self._inlined.rows(plan, made)
 
     def weights(self, layer: CalibratedLayer) -> list[str]:
@@ -342,14 +268,20 @@ class Calibration:
 
     def costs(self) -> list[tuple[CalibratedLayer, float]]:
         """What each layer alone costs the outputs, pruned as the plan says."""
-        layers, store = self.found.layers, Store(self._folder)
-        return list(zip(layers, costs_of(self.cut, layers, self.samples, self.sensitivity, store)))
+        layers = self.found.layers
+        return list(zip(layers, costs_of(self._on_samples(layers))))
 
     def tried(self, shares: Sequence[float]) -> Iterator[tuple[CalibratedLayer, list[Numbered]]]:
         """Each layer alone at falling shares kept, refitted: new numbers by the tags of the file."""
-        given = self.cut, self.found.layers, self.samples, self.sensitivity, Store(self._folder), shares
-        for layer, found in tried(*given):
+        for layer, found in tried(self._on_samples(self.found.layers), shares):
             yield layer, [self._of_file(Numbered(*self._by_tag(numbers))) for numbers in found]
+
+    def under(
+        self, pattern: NOfM, layers: Sequence[CalibratedLayer]
+    ) -> Iterator[tuple[CalibratedLayer, float, Numbered]]:
+        """Some layers, each alone under N:M, refitted: what that costs the outputs, and new numbers by tag."""
+        for layer, cost, numbers in under(self._on_samples(layers), pattern):
+            yield layer, cost, self._of_file(Numbered(*self._by_tag(numbers)))
 
     def _of_file(self, found: Numbered) -> Numbered:
         """The same by the tags of the file, where the layers are those of a copy."""
@@ -423,9 +355,9 @@ class Calibration:
 
 
 def _plain(numbers: Mapping[str, Array], tensor: StoredTensor) -> Array:
-    """Numbers as numpy has them: those of bfloat16 come as their bits."""
+    """Numbers as numpy has them."""
     array = numbers[tensor.name]
-    return (array.astype(np.uint32) << 16).view(np.float32) if tensor.kind == "bfloat16" else array
+    return from_bfloat16(array) if tensor.kind == "bfloat16" else array
 
 
 def _thin(found: Iterable[Swept]) -> list[str]:

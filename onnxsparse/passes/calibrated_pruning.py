@@ -14,22 +14,22 @@ from functools import partial
 from typing import Any
 
 from onnxsparse.allocations.curves import Sensitivity
-from onnxsparse.calibration.sweep import RIDGE, Swept
+from onnxsparse.calibration.sweep import Swept
 from onnxsparse.data.images import as_images
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.options import CalibrationOptions, Masks, Path, SparsityOptions, options_of
-from onnxsparse.passes.calibrate import (
+from onnxsparse.passes.added_biases import said_of_biases, told_of_bias, with_biases
+from onnxsparse.passes.calibrate import Calibrated, Calibration, calibrating
+from onnxsparse.passes.calibration_asked import (
     SCORES,
     SENSITIVITY,
     Asked,
-    Calibrated,
-    Calibration,
     by_curves,
-    calibrating,
     demand_runtime,
     samples_of,
 )
+from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.loss_budget import Measuring, Wanted, measuring, remarks, told, within, written
 from onnxsparse.passes.quantization.figures import MaxLoss
 from onnxsparse.planning.model_inputs import sample_axes
@@ -126,6 +126,12 @@ def _of_the_rule(zeros: SparsityOptions, asked: Asked) -> SparsityOptions:
     return replace(zeros, score=score, allocation=allocation)
 
 
+def demand_refit(command: str, add_bias: bool) -> None:
+    """Biases are made by a refit, which is of `prune` alone."""
+    if add_bias:
+        raise OptionError(f"--add-bias is of refitted weights, and {command} refits none; leave it out")
+
+
 def _demand_samples(options: CalibrationOptions) -> None:
     """Without samples nothing that needs them is accepted."""
     known = options_of(CalibrationOptions)
@@ -166,6 +172,18 @@ def leveled(model: Model, made: Plan, request: Request) -> Outcome:
 
 def pruned(model: Model, made: Plan, request: Request, refitted: bool = True) -> Outcome:
     """The plan with masks and new numbers; `refitted` says whether these are what is delivered, and measured."""
+    if request.asked is None or not request.asked.add_bias:
+        return _pruned(model, made, request, refitted)
+    biased = with_biases(model, made)
+    outcome = _pruned(biased.model, in_model(biased.model, made), request, refitted)
+    assert outcome.calibrated is not None
+    found = biased.of_file(outcome.calibrated)
+    calibration = {**outcome.details["calibration"], "biases": [*map(told_of_bias, found.biases)]}
+    details = {**outcome.details, "calibration": calibration}
+    return Outcome(found.plan, found, details, [*outcome.notes, said_of_biases(found.biases)])
+
+
+def _pruned(model: Model, made: Plan, request: Request, refitted: bool) -> Outcome:
     limit, metered = request.limit, None
     with calibration_run(model, made, request) as run:
         calibration, measured = run.calibration, run.measuring
@@ -174,7 +192,11 @@ def pruned(model: Model, made: Plan, request: Request, refitted: bool = True) ->
             metered = within(limit, calibration, run.asked, measured.figures, write)
         found = metered.found if metered else calibration.swept(calibration.leveled(run.asked))
         plan = _recorded(found.plan, made, run, calibration.sensitivity.engine)
-        details: dict[str, Any] = {**plan.calibration, "ridge": RIDGE, "layers": len(calibration.found.layers)}
+        details: dict[str, Any] = {
+            **plan.calibration,
+            "ridge": run.asked.ridge,
+            "layers": len(calibration.found.layers),
+        }
         notes = [*run.remarks(), *found.notes]
         more: dict[str, Any] = {}
         if measured is not None:
@@ -247,4 +269,4 @@ def _recorded(plan: Plan, made: Plan, run: Run, engine: str) -> Plan:
     return replace(plan, rule=rule, calibration={name: value for name, value in facts.items() if value != ""})
 
 
-__all__ = ["Outcome", "Request", "Run", "calibration_run", "leveled", "masked", "pruned", "requested"]
+__all__ = ["Outcome", "Request", "Run", "calibration_run", "demand_refit", "leveled", "masked", "pruned", "requested"]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from onnx import ModelProto
 
+from onnxsparse.calibration.new_biases import NewBias, put_biases
 from onnxsparse.errors import OptionError
 from onnxsparse.files import Staged, check_target, put
 from onnxsparse.graph.model import Model, Source
@@ -95,9 +96,11 @@ def deliver(
     check: Check | None = None,
     change: Callable[[ModelProto], Sequence[str]] | None = None,
     command: str = "finetune",
+    biases: Sequence[NewBias] = (),
 ) -> Delivered:
     """Write a model with trained numbers, by tag, and the zeros of a plan; the rest is as in `finish`.
 
+    `biases` are new ones, for layers that have none.
     `details` make it the report of a `command`. `change` is what is done to the whole model in the end, in place; it
     returns what has to be said of it. What it made smaller has the zeros that are left.
     """
@@ -105,6 +108,7 @@ def deliver(
     send_back(trained, tags)
     if not plan.holds or (plan.planned and readable(model) is None):  # what is recorded of zeros that stay stays, too
         record(model, plan)
+    put_biases(model.proto, biases)
     if change is not None:
         proto = model.copy_proto()
         notes = [*notes, *change(proto)]

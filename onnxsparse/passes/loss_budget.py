@@ -22,7 +22,8 @@ from onnxsparse.data import LABELS, Data, Samples, open_data
 from onnxsparse.data.sources import InMemory
 from onnxsparse.errors import OptionError, ProofError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.calibrate import Asked, Calibrated, Calibration
+from onnxsparse.passes.calibrate import Calibrated, Calibration
+from onnxsparse.passes.calibration_asked import Asked
 from onnxsparse.passes.delivery import untrained
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.quantization.figures import SHARES, Figures, MaxLoss, metrics_for
@@ -154,16 +155,9 @@ class _Search:
         return Within(found, figures, self.figures.lost(self.limit, figures), self.runs)
 
     def of_levels(self, plan_at: Callable[[int], Plan]) -> Within:
-        low, high, best, least = 0, HIGHEST + 1, None, None
-        while high - low > 1:
-            middle = (low + high) // 2
-            here = self.tried(plan_at(middle))
-            if here.lost <= self.limit.most:
-                low, best = middle, here
-            else:
-                high, least = middle, here
+        best, beyond, _ = self._halved(0, HIGHEST + 1, plan_at)
         if best is None:
-            raise self._unmet(least, "1 % zeros")
+            raise self._unmet(beyond, "1 % zeros")
         return replace(best, runs=self.runs)
 
     def of_layers(self) -> Within:
@@ -171,17 +165,28 @@ class _Search:
         if whole.lost <= self.limit.most:
             return whole
         ranked = sorted(self.calibration.costs(), key=lambda one: -one[1])
-        low, high, best, least = 0, len(ranked), None, whole
-        while high - low > 1:
-            middle = (low + high) // 2
-            here = self.tried(self._without([layer for layer, _ in ranked[:middle]]))
-            if here.lost <= self.limit.most:
-                high, best = middle, here
-            else:
-                low, least = middle, here
+        best, beyond, count = self._halved(
+            len(ranked), 0, lambda count: self._without([layer for layer, _ in ranked[:count]])
+        )
         if best is None:
-            raise self._unmet(least, f"all of the {len(ranked)} layers but the least sensitive one dense")
-        return replace(best, runs=self.runs, left=tuple((layer.name, cost) for layer, cost in ranked[:high]))
+            where = f"all of the {len(ranked)} layers but the least sensitive one dense"
+            raise self._unmet(beyond or whole, where)
+        return replace(best, runs=self.runs, left=tuple((layer.name, cost) for layer, cost in ranked[:count]))
+
+    def _halved(
+        self, within: int, beyond: int, plan_at: Callable[[int], Plan]
+    ) -> tuple[Within | None, Within | None, int]:
+        """The plans at the two sides of the limit, and where the first one is: between one end that stays within the
+        limit and one that does not."""
+        best, least = None, None
+        while abs(beyond - within) > 1:
+            middle = (within + beyond) // 2
+            here = self.tried(plan_at(middle))
+            if here.lost <= self.limit.most:
+                within, best = middle, here
+            else:
+                beyond, least = middle, here
+        return best, least, within
 
     def _without(self, layers: Sequence[CalibratedLayer]) -> Plan:
         """The plan with some layers dense."""

@@ -23,7 +23,8 @@ from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
-from onnxsparse.passes.calibrate import ALIKE, Asked, Calibrated, Calibration, calibrating
+from onnxsparse.passes.calibrate import Calibrated, Calibration, calibrating
+from onnxsparse.passes.calibration_asked import ALIKE, Asked
 from onnxsparse.planning.graph_layers import GraphLayers
 from onnxsparse.planning.layer_kinds import module_meant
 from onnxsparse.planning.model_inputs import SampleAxes

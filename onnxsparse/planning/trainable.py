@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-import numpy as np
 from onnx import ModelProto, NodeProto
 
 from onnxsparse.graph.biases_and_scales import statistics, vectors
@@ -23,7 +22,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import FloatsAttribute
 from onnxsparse.graph.weights import Weight
-from onnxsparse.math.values import Array
+from onnxsparse.math.values import Array, to_bfloat16
 from onnxsparse.planning.defaults import words_of
 from onnxsparse.planning.plan import Plan
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
@@ -101,11 +100,4 @@ class _Sent:
 
     def __call__(self) -> Iterator[Array]:
         flat = self._read().reshape(-1)
-        yield _bfloat16(flat) if self._tensor.kind == "bfloat16" else flat.astype(self._tensor.dtype, copy=False)
-
-
-def _bfloat16(flat: Array) -> Array:
-    """Rounded to nearest, ties to even."""
-    bits = np.ascontiguousarray(flat, np.float32).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return rounded
+        yield to_bfloat16(flat) if self._tensor.kind == "bfloat16" else flat.astype(self._tensor.dtype, copy=False)

@@ -27,9 +27,10 @@ _STYLE = (
 
 
 def headings(report: Report) -> list[str]:
-    """The columns of the weights: levels, and the metric behind the distance where one was measured."""
-    points = analysis_of(report)["weights"][:1]
-    return [f"{point['sparsity']:.0%}" for one in points for point in one["points"]]
+    """The columns of the weights: levels, and patterns that fix their own."""
+    first = analysis_of(report)["weights"][:1]
+    levels = [f"{point['sparsity']:.0%}" for one in first for point in one["points"]]
+    return levels + [point["pattern"] for one in first for point in one["patterns"]]
 
 
 def analysis_of(report: Report) -> Any:
@@ -37,11 +38,13 @@ def analysis_of(report: Report) -> Any:
 
 
 def cells(one: dict[str, Any]) -> list[str]:
-    """What each level of a weight costs: the predicted distance, and the first metric that was measured."""
-    return [_cell(point) for point in one["points"]]
+    """What each level and pattern costs a weight: the predicted distance, and the first metric that was measured."""
+    return [_cell(point) for point in (*one["points"], *one["patterns"])]
 
 
 def _cell(point: dict[str, Any]) -> str:
+    if "distance" not in point:
+        return "-"  # the pattern does not fit
     metrics = point.get("metrics") or {}
     first = next(iter(metrics.values()), None)
     return f"{point['distance']:.3f}" + ("" if first is None else f" ({first:.4g})")
@@ -79,7 +82,16 @@ def lines(report: Report) -> list[str]:
     first = next(iter(found.items()), None)
     beside = "" if first is None else f", and in brackets {first[0]} (dense {first[1]:.4g})"
     on = "" if first is None else f", measured on {report.details['measured_on']}"
-    return [f"each cell: how far the outputs move when this weight alone goes so far{beside}{on}", *report.notes]
+    said = f"each cell: how far the outputs move when this weight alone goes so far{beside}{on}"
+    return [said, *_misfits(report), *report.notes]
+
+
+def _misfits(report: Report) -> Iterator[str]:
+    """Which patterns do not fit which weights."""
+    for one in analysis_of(report)["weights"]:
+        for point in one["patterns"]:
+            if "reason" in point:
+                yield f"{one['name']} cannot be {point['pattern']}: {point['reason']}"
 
 
 def _table(titles: Sequence[str]) -> Table:

@@ -32,7 +32,7 @@ from onnxsparse.train.evaluation import Evaluation, ranges_of
 from onnxsparse.train.fake_quantization import FakeQuantization, Integers, tags_by_name
 from onnxsparse.train.onnx_trainee import OnnxTrainee
 from onnxsparse.train.outcome import Account, Outcome, Watcher
-from onnxsparse.train.start import float32_of, recalibrated
+from onnxsparse.train.start import recalibrated
 from onnxsparse.train.task import Task, demand_alike_step
 
 __all__ = ["Outcome", "Run", "Watcher"]
@@ -158,7 +158,7 @@ class Run:
         found = recalibrated(self.task, self.engine, drops)
         keeps = {row.name: row.keep for row in found.plan.planned if row.keep is not None}
         masks = {tag: keeps[row.name] for tag, row in weights.live(self.engine, self.planned)}
-        numbers = {tag: float32_of(array) for tag, array in found.numbers.items() if tag in self.engine.weights}
+        numbers = {tag: array.astype(np.float32) for tag, array in found.numbers.items() if tag in self.engine.weights}
         return masks, numbers
 
     def note_probe(self, loss: float) -> None:

@@ -28,8 +28,9 @@ from onnxsparse.graph.model import Model
 from onnxsparse.losses import in_units, scale_along
 from onnxsparse.math.values import Array
 from onnxsparse.options import CalibrationOptions, SparsityOptions
-from onnxsparse.passes.calibrate import SENSITIVITY, Asked, Calibrated
+from onnxsparse.passes.calibrate import Calibrated
 from onnxsparse.passes.calibrated_pruning import GIVEN, Request, pruned
+from onnxsparse.passes.calibration_asked import SENSITIVITY, Asked
 from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.model_inputs import fields_of
@@ -185,7 +186,7 @@ def _as_declared(array: Array, axis: int, rank: int) -> Array:
 def _judged(task: Task, found: Calibrated) -> Start:
     """The start, where the rule takes it."""
     masked = {row.name: row for row in found.plan.planned}
-    numbers = {tag: float32_of(array) for tag, array in found.numbers.items() if tag in task.every}
+    numbers = {tag: array.astype(np.float32) for tag, array in found.numbers.items() if tag in task.every}
     refitted, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
     said = f"{refitted:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
     if refitted > plain:
@@ -194,13 +195,6 @@ def _judged(task: Task, found: Calibrated) -> Start:
     masks = {name: np.asarray(row.keep).reshape(-1) != 0 for name, row in masked.items()}
     note = f"training starts from calibrated numbers, under their masks: the outputs lie {said}"
     return Start(rows, masks, numbers, (*found.notes, note), dict(found.plan.calibration))
-
-
-def float32_of(array: Array) -> Array:
-    """Numbers as they train; those of bfloat16 come as their bits."""
-    if array.dtype != np.uint16:
-        return array.astype(np.float32)
-    return (array.astype(np.uint32) << 16).view(np.float32)
 
 
 def distance(task: Task, plan: Plan, numbers: Mapping[str, Array]) -> float:
@@ -266,4 +260,4 @@ def _read(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Start:
     return Start(rows, masks, numbers, tuple(facts["notes"]), facts["calibration"])
 
 
-__all__ = ["Start", "against", "float32_of", "recalibrated", "started"]
+__all__ = ["Start", "against", "recalibrated", "started"]

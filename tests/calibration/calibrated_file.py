@@ -9,7 +9,8 @@ from typing import Any
 from onnxsparse.calibration import workers
 from onnxsparse.graph.model import Model
 from onnxsparse.options import SparsityOptions
-from onnxsparse.passes.calibrate import Asked, calibrated
+from onnxsparse.passes.calibrate import calibrated
+from onnxsparse.passes.calibration_asked import Asked
 from onnxsparse.passes.delivery import deliver
 from onnxsparse.planning.model_inputs import sample_axes
 from onnxsparse.planning.request import planned

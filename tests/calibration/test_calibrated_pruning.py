@@ -14,7 +14,12 @@ import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, OptionError, PlanError, ProofError
+from onnxsparse.graph.model import Model
+from onnxsparse.options import SparsityOptions
+from onnxsparse.passes.calibrated_pruning import Request, pruned
+from onnxsparse.passes.calibration_asked import Asked
 from onnxsparse.planning.plan_file import read_plan
+from onnxsparse.planning.request import planned
 from tests.cases import for_each
 from tests.messages import refusing
 
@@ -67,6 +72,19 @@ def test_samples_keep_what_magnitudes_lose(samples: dict[str, Any], accuracy: An
     assert isinstance(found, dict)
     assert found["samples"] == 256
     assert (found["score"], found["solver"], found["allocation"]) == ("obs", "least-squares", "sensitivity")
+
+
+def test_the_ridge_that_is_told_is_the_one_that_was_used(samples: dict[str, Any]) -> None:
+    model, zeros = Model.open(MODEL), SparsityOptions(pattern="2:4", include=["head"])
+    plan, _ = planned(model, None, None, zeros)
+    made = {}
+    for ridge in (0.01, 1.0):
+        asked = Asked({"x": samples["x"]}, 32, sensitivity="measured", ridge=ridge)
+        outcome = pruned(model, plan, Request(zeros, asked))
+        assert outcome.details["calibration"]["ridge"] == ridge
+        assert outcome.calibrated is not None
+        (made[ridge],) = (array for array in outcome.calibrated.numbers.values() if array.ndim == 2)
+    assert not np.array_equal(made[0.01], made[1.0])
 
 
 def test_the_same_samples_make_the_same_bytes_from_wherever_they_come(samples: dict[str, Any], tmp_path: Path) -> None:
@@ -238,8 +256,29 @@ def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(samples: dict[
     assert "<svg" in text
     assert not any(word in text for word in ("http", "<script"))
     assert "sensitivity" in str(made)
-    with refusing(OptionError):
-        osp.analyze(MODEL, data=samples["path"], pattern="2:4")
+
+
+def test_an_analysis_says_what_a_pattern_costs_beside_the_levels(samples: dict[str, Any], tmp_path: Path) -> None:
+    page, asked = tmp_path / "report.html", {"data": samples["path"], "samples": 64, "sensitivity": "measured"}
+    made = osp.analyze(MODEL, include=[*SMALL, "stem"], allow=["stem", "small"], html=page, **asked)
+    found = made.report.details["analysis"]
+    assert isinstance(found, dict)
+    told = {one["name"]: (one["points"], one["patterns"]) for one in found["weights"]}
+    for name in ("wide.weight", "head.weight"):
+        (half, *_, last), (nm,) = told[name]
+        assert nm["pattern"] == "2:4"
+        assert half["distance"] * 0.9 < nm["distance"] < last["distance"]
+        assert set(nm["metrics"]) == set(half["metrics"])
+    (nm,) = told["stem.weight"][1]  # of one channel
+    assert set(nm) == {"pattern", "reason"}
+    assert "2:4" in str(made).splitlines()[0]
+    assert "stem.weight cannot be 2:4: " in str(made)
+    assert "<th>2:4</th>" in page.read_text(encoding="utf-8")
+    other = osp.analyze(MODEL, pattern="1:4", include=["head"], **asked).report
+    assert other.rule.startswith("unstructured")
+    (one,) = other.details["analysis"]["weights"]  # type: ignore[index]
+    assert one["patterns"][0]["pattern"] == "1:4"
+    assert one["patterns"][0]["distance"] > told["head.weight"][1][0]["distance"]
 
 
 class _Loader:

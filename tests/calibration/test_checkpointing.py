@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from onnxsparse import checkpoints
 from onnxsparse.calibration import streams
 from onnxsparse.calibration.new_numbers import NewNumbers
+from onnxsparse.calibration.sweep import Sweep
+from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import OptionError, OutputError
 from tests.calibration.calibrated_file import calibrate
@@ -52,6 +55,46 @@ def test_killed_anywhere_and_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     resumed = calibrate(net, data, tmp_path / "resumed.onnx", 0.7, sensitivity=HOW, checkpoint=run, resume=True)
     assert resumed == whole
     assert not (run / streams.ACTIVATIONS).exists()
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_whoever_interrupts_is_told_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net, data, run = conv_net(tmp_path / "net.onnx"), samples(tmp_path / "x.npz"), tmp_path / "run"
+    words = ["prune", str(net), "--data", str(data), "--pattern", "unstructured", "--sparsity", "0.5"]
+    words += ["--allocation", "uniform", "--allow", "stem,output,small", "--sensitivity", "measured", "-q", "-o"]
+    layer = Sweep.layer
+
+    def ended(number: int) -> None:
+        """The second layer is interrupted."""
+        done: list[object] = []
+
+        def one(*given: Any) -> object:
+            if done:
+                os.kill(os.getpid(), number)
+                time.sleep(10)  # until the signal is heeded
+            done.append(layer(*given))
+            return done[-1]
+
+        monkeypatch.setattr(Sweep, "layer", one)
+
+    ended(signal.SIGINT)
+    assert main([*words, str(tmp_path / "out.onnx"), "--checkpoint", str(run)]) == 130
+    assert capsys.readouterr().err == f"onnxsparse: interrupted; go on with --checkpoint {run} --resume\n"
+    assert main([*words, str(tmp_path / "out.onnx")]) == 130
+    assert capsys.readouterr().err == (
+        "onnxsparse: interrupted; nothing was kept (with --checkpoint DIR the state would be)\n"
+    )
+    ended(signal.SIGTERM)
+    assert main([*words, str(tmp_path / "out.onnx"), "--checkpoint", str(tmp_path / "other")]) == 143
+    assert capsys.readouterr().err.startswith("onnxsparse: stopped by a signal; go on with --checkpoint")
+    monkeypatch.setattr(Sweep, "layer", layer)
+    assert _steps(run)
+    assert main([*words, str(tmp_path / "resumed.onnx"), "--checkpoint", str(run), "--resume"]) == 0
+    assert main([*words, str(tmp_path / "whole.onnx")]) == 0
+    assert (tmp_path / "resumed.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_all_that_is_done_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

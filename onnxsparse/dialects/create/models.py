@@ -42,7 +42,8 @@ from onnxsparse.errors import MissingExtraError, ModelError, OptionError, neares
 from onnxsparse.files import check_target, write_text
 from onnxsparse.graph.model import Model
 from onnxsparse.options import Names, Path
-from onnxsparse.passes.calibrate import SAMPLES, Asked, calibrating
+from onnxsparse.passes.calibrate import calibrating
+from onnxsparse.passes.calibration_asked import SAMPLES, Asked
 from onnxsparse.passes.delivery import called
 from onnxsparse.passes.sources import taken
 from onnxsparse.planning.model_inputs import fields_of, sample_axes

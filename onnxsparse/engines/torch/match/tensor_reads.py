@@ -16,6 +16,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import keys
 from onnxsparse.graph.torch_match import Shape, plain, scope_of, squeezed
+from onnxsparse.math.values import from_bfloat16
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
 _ROUNDED = ("QuantizeLinear", "DequantizeLinear")
@@ -193,10 +194,8 @@ def regions(sighting: Sighting) -> Iterator[Region]:
 
 def real(flat: Array, kind: str) -> Array:
     """Stored numbers as float64; those of bfloat16 are bits."""
-    if kind == "bfloat16":
-        flat = (flat.astype(np.uint32) << 16).view(np.float32)
-    found: Array = flat.astype(np.float64)
-    return found
+    numbers: Array = from_bfloat16(flat) if kind == "bfloat16" else flat
+    return numbers.astype(np.float64)
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

@@ -164,6 +164,7 @@ def calibrating(
         stack.enter_context(working(asked.workers))
         batches = batches_of(feeds, model.copy_proto() if by_gradients and not axes.states else None)
         known = stack.enter_context(saves(checkpoint, asked.resume, partial(_job, model, plan, asked), batches.feeds))
+        batches = replace(batches, notes=(*batches.notes, *known.notes))
         folder = folder or stack.enter_context(activations(checkpoint))
         find = partial(_by_gradients, asked, axes) if by_gradients else partial(_without, asked)
         how = solvers.parse(asked.solver), scores.parse(asked.score)
@@ -190,7 +191,7 @@ def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
     """What has to be the same for a calibration to go on, beside the samples."""
     options = [(one.name, getattr(asked, one.name)) for one in fields(asked) if one.name not in UNLIKE]
     rows = [(row.name, row.pattern.text if row.pattern else "", row.drop) for row in plan.rows]
-    return [model.sha256(), plan.rule.score.name, *map(str, options), *map(str, rows)]
+    return [model.sha256(whole=True), plan.rule.score.name, *map(str, options), *map(str, rows)]
 
 
 def demand_runtime() -> None:

@@ -25,6 +25,7 @@ from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.moves import Outputs
 from onnxsparse.calibration.sample_checks import doubts, sound
 from onnxsparse.calibration.streams import Cut, Store
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 
 pytest.importorskip("onnxruntime")
@@ -252,3 +253,10 @@ def test_other_floats_are_refitted_in_their_own_kind(kind: str) -> None:
     assert found.dtype == kind
     assert (found == 0).sum() == 48
     assert made.report.rows[0].reason.startswith("refitted")
+
+
+def test_numbers_that_overflow_in_sums_are_refused() -> None:
+    """Their sums are no numbers, by which every weight would cost nothing."""
+    proto = model([make_node("MatMul", ["x", "w"], ["y"])], ["n", 8], {"w": drawn(8, 4)})
+    with pytest.raises(ModelError, match="no finite moments"):
+        pruned(proto, drawn(64, 8) * np.float32(1e25))

@@ -189,8 +189,7 @@ class _Search:
             for use in weight.uses:
                 if not use.scope and self._known(use) is not None:
                     self.uses.setdefault(_first(use.source), []).append((weight, use))
-        homes = self.model.flow.stores.homes
-        self.tensors = {tensor.name: tensor for tensor, home in homes.items() if not home.scope}
+        self.tensors = self.cut.tensors
         self.biases = Biases(self.cut, self.tensors)
 
     def _known(self, use: Use) -> int | None:

@@ -70,8 +70,7 @@ class Sweep:
         self._samples, self._sensitivity = samples, sensitivity
         self.numbers = NewNumbers(store.folder)
         self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store, self.numbers)
-        tensors = {tensor.name: tensor for tensor, home in cut.model.flow.stores.homes.items() if not home.scope}
-        self._norms = list(batch_norms(cut, tensors))
+        self._norms = list(batch_norms(cut, cut.tensors))
         several = [layer for layer in layers if len(layer.places) > 1]
         self._later = dict(dense_moments(cut, several, samples, store, later=True)) if several else {}
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+from onnx.external_data_helper import set_external_data
 from onnx.helper import make_node
 
 import onnxsparse as osp
@@ -102,3 +105,29 @@ def test_a_recurrent_weight_that_several_layers_read_is_not_fitted_to_each_of_th
     made = pruned(proto, x)
     assert all(row.reason.startswith("not calibrated") for row in made.report.rows)
     assert osp.verify(made.model).report.ok
+
+
+# -- bytes with two names
+
+
+def test_a_bias_whose_bytes_another_tensor_has_stays(tmp_path: Path) -> None:
+    nodes = [
+        make_node("Gemm", ["x", "w", "b"], ["h"]), make_node("Relu", ["h"], ["r"]),
+        make_node("Gemm", ["r", "v", "c"], ["y"]),
+    ]  # fmt: skip
+    bias = drawn(8, seed=3)
+    proto = model(nodes, ["n", 8], {"w": drawn(8, 8), "b": bias, "v": drawn(8, 8, seed=1), "c": bias})
+    (tmp_path / "bias.bin").write_bytes(bias.tobytes())
+    for tensor in proto.graph.initializer:
+        if tensor.name in "bc":
+            set_external_data(tensor, "bias.bin", 0, bias.nbytes)
+            tensor.ClearField("raw_data")
+    onnx.save(proto, tmp_path / "net.onnx")
+    given = {"data": {"x": mixed(128, 8)}, "allow": ["stem", "small", "output"], "sensitivity": "measured", **HALF}
+    for exclude in ([], ["v"]):
+        out = tmp_path / "o.onnx"
+        made = osp.prune(tmp_path / "net.onnx", output=out, overwrite=True, exclude=exclude, **given)
+        assert made.report.rows[0].reason.startswith("refitted")
+        stored = {one.name: numpy_helper.to_array(one) for one in onnx.load(out).graph.initializer}
+        np.testing.assert_array_equal(stored["b"], bias)
+        np.testing.assert_array_equal(stored["c"], bias)

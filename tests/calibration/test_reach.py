@@ -4,6 +4,7 @@ it says of samples. Nothing here needs gradients.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -260,3 +261,14 @@ def test_numbers_that_overflow_in_sums_are_refused() -> None:
     proto = model([make_node("MatMul", ["x", "w"], ["y"])], ["n", 8], {"w": drawn(8, 4)})
     with pytest.raises(ModelError, match="no finite moments"):
         pruned(proto, drawn(64, 8) * np.float32(1e25))
+
+
+def test_something_stays_of_every_weight(tmp_path: Path) -> None:
+    """A layer of few numbers beside a large one: the plan that is written down can be read."""
+    nodes = [make_node("Conv", ["x", "w"], ["h"]), make_node("Conv", ["h", "v"], ["y"])]
+    proto, x = model(nodes, ["n", 1, 6, 6], {"w": drawn(1, 1, 1, 1), "v": drawn(64, 1, 3, 3)}), drawn(64, 1, 6, 6)
+    options: dict[str, Any] = {"data": {"x": x}, "pattern": "unstructured", "sparsity": 0.95, "allow": EVERYTHING}
+    made = osp.plan(proto, output=tmp_path / "plan.yaml", sensitivity="measured", **options)
+    assert all((row.sparsity or 0) < 1 for row in made.report.rows)
+    again = osp.prune(proto, plan=tmp_path / "plan.yaml", data={"x": x})
+    assert all(array.any() for array in numbers(again.model).values())

@@ -45,9 +45,10 @@ from onnxsparse.data import Samples as Data
 from onnxsparse.data import Stream, open_data
 from onnxsparse.errors import MissingExtraError, OptionError, brief, nearest
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.storage import PACKED_KINDS, StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
+from onnxsparse.passes.prune import numbers_of
 from onnxsparse.planning.model_inputs import SampleAxes, fields_of, with_empty_past
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import StoredParam, vector_param, weight_param
@@ -379,6 +380,9 @@ class Calibration:
         store = Store(self._folder)
         how = store, self._solver, self._score, self._ridge
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, *how)
+        beside = self._beside(plan)
+        for name, row in beside.items():
+            sweep.numbers.known(name, partial(numbers_of, row, plan.rule.score))
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         wanted = hashlib.sha256(str([(row.name, row.drop) for row in plan.rows]).encode()).hexdigest()
         for number, layer in enumerate(self.found.layers):
@@ -396,9 +400,18 @@ class Calibration:
             done.update({one.weight.name: swept for one in layer.parts if one.row})
             progress.advance("calibrate", number + 1, len(self.found.layers))
         sweep.normalise()
+        for name in beside:
+            del sweep.numbers[name]
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
         return Calibrated(made, numbers, tags, notes=(*self.sensitivity.notes, *_thin(done.values())), swept=done)
+
+    def _beside(self, plan: Plan) -> dict[str, PlanRow]:
+        """The weights that are pruned by their score and that layers of the main graph see so, by their tensors."""
+        homes = self.model.flow.stores.homes.items()
+        known = {one.name for one, home in homes if not home.scope and one.kind not in PACKED_KINDS}
+        rows = {row.weight.tensor.name: row for row in plan.planned if row.name in self.found.reasons}
+        return {name: row for name, row in rows.items() if name in known}
 
     def _row(self, row: PlanRow, swept: Swept | None) -> PlanRow:
         if swept is None:

@@ -272,3 +272,25 @@ def test_something_stays_of_every_weight(tmp_path: Path) -> None:
     assert all((row.sparsity or 0) < 1 for row in made.report.rows)
     again = osp.prune(proto, plan=tmp_path / "plan.yaml", data={"x": x})
     assert all(array.any() for array in numbers(again.model).values())
+
+
+def test_layers_make_up_for_zeros_of_weights_that_are_not_calibrated() -> None:
+    """`w` is read along both of its axes, and goes by magnitude; what `v` is refitted to comes of its zeros."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]), make_node("Tanh", ["a"], ["b"]),
+        make_node("Gemm", ["b", "w"], ["c"], transB=1), make_node("Tanh", ["c"], ["d"]),
+        make_node("MatMul", ["d", "v"], ["y"]),
+    ]  # fmt: skip
+    proto, x = model(nodes, ["n", 8], {"w": drawn(8, 8) * 0.5, "v": drawn(8, 4, seed=1)}), drawn(512, 8, seed=2)
+    made, plain = pruned(proto, x), osp.prune(proto, **HALF, allow=EVERYTHING)
+    assert [row.reason.partition(":")[0] for row in made.report.rows] == [
+        "not calibrated, pruned by magnitude", "refitted",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(numbers(made.model)["w"], numbers(plain.model)["w"])
+    assert made.model is not None
+    (y,), (e, z) = ran(proto, x), ran(made.model, x, "d", "y")
+    kept = numbers(made.model)["v"] != 0
+    best = sum(
+        np.linalg.lstsq(e[:, own], y[:, row], rcond=None)[1].sum() for row, own in enumerate(kept.T)
+    )  # what least squares leave of the outputs, given these inputs and this mask
+    assert np.square(z - y).sum() < 1.1 * best

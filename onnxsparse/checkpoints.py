@@ -111,12 +111,16 @@ def newest(folder: str, notes: list[str] | None = None) -> Checkpoint | None:
     return found
 
 
-def all_whole(folder: str) -> list[Checkpoint]:
-    """Every checkpoint that is whole, the oldest first: of work whose parts are kept one by one."""
+def all_whole(folder: str, notes: list[str] | None = None) -> list[Checkpoint]:
+    """Every checkpoint that is whole, the oldest first: of work whose parts are kept one by one. `notes` is told which
+    ones were passed over, and why."""
     found = []
     for path in reversed(_paths(folder)):
-        with suppress(DamageError):
+        try:
             found.append(open_checkpoint(path))
+        except DamageError as reason:
+            if notes is not None:
+                notes.append(f"{path} is passed over: {reason}")
     return found
 
 

@@ -31,10 +31,12 @@ SENSITIVITY = "sensitivity"
 
 
 class Saves:
-    """What is done, by name; without a folder nothing is kept."""
+    """What is done, by name; without a folder nothing is kept. `notes` say what was damaged."""
 
-    def __init__(self, folder: str | None, job: str, found: Sequence[checkpoints.Checkpoint] = ()) -> None:
-        self._folder, self._job = folder, job
+    def __init__(
+        self, folder: str | None, job: str, found: Sequence[checkpoints.Checkpoint] = (), notes: Sequence[str] = ()
+    ) -> None:
+        self._folder, self._job, self.notes = folder, job, tuple(notes)
         self._found = {str(one.facts["what"]): one for one in found}
         self._next = max((one.step for one in found), default=-1) + 1
 
@@ -179,8 +181,9 @@ def saves(
         yield Saves(folder, *_found(folder, resume, _digest(job(), feeds)))
 
 
-def _found(folder: str, resume: bool, job: str) -> tuple[str, list[checkpoints.Checkpoint]]:
-    found = checkpoints.all_whole(folder)
+def _found(folder: str, resume: bool, job: str) -> tuple[str, list[checkpoints.Checkpoint], list[str]]:
+    notes: list[str] = []
+    found = checkpoints.all_whole(folder, notes)
     if found and not resume:
         raise OptionError(f"{folder} holds checkpoints of a run; pass --resume to go on with it, or another folder")
     if any(one.facts.get("job") != job for one in found):
@@ -188,7 +191,7 @@ def _found(folder: str, resume: bool, job: str) -> tuple[str, list[checkpoints.C
             f"{folder} holds checkpoints of another run (another model, plan, samples, options or version); pass the "
             "same options, or another folder"
         )
-    return job, found
+    return job, found, notes
 
 
 def _digest(job: Sequence[str], feeds: Sequence[Mapping[str, Array]]) -> str:

@@ -147,7 +147,8 @@ def with_joint_parts(plan: Plan, given: LayersOnSamples) -> Plan:
         parts = layer_parts(layer)
         wanted = [rows[one.weight.name].drop if one.row else 0 for one in layer.parts]
         mask = last(rounds(problem, goals(parts, wanted, joint=True))).mask
-        drops.update({part.name: int((~mask[:, part.columns]).sum()) for part in _free(layer, rows)})
+        gone = {part.name: ~mask[:, part.columns] for part in _free(layer, rows)}
+        drops.update({name: min(int(own.sum()), own.size - 1) for name, own in gone.items()})
     return replace(plan, rows=tuple(replace(row, drop=drops.get(row.name, row.drop)) for row in plan.rows))
 
 

@@ -37,6 +37,8 @@ class WeightPart:
     weight: Weight
     use: Use
     part: Part
+    inputs: slice
+    """Where its columns lie among the inputs of the node, which may read other weights as well."""
     row: PlanRow | None
     store: StoredNumbers
 
@@ -81,6 +83,8 @@ class CalibratedLayer:
     places: Sequence[int]
     """Where each of its nodes stands among the nodes that run."""
     bias: Bias | None = None
+    beside: Sequence[WeightPart] = ()
+    """Weights of the same node that are not pruned: they stay as they are, and its own make up for nothing else."""
 
     @property
     def place(self) -> int:
@@ -95,6 +99,12 @@ class CalibratedLayer:
 
     def matrix(self, changed: Numbers | None = None) -> Array:
         return np.concatenate([one.matrix(changed or {}) for one in self.parts], axis=1)
+
+    def whole(self) -> tuple[Array, Array]:
+        """The matrix of the node, with the weights beside, and which of its columns are those of its own."""
+        ordered = sorted([*self.parts, *self.beside], key=lambda one: one.inputs.start)
+        own = [np.full(one.inputs.stop - one.inputs.start, one.row is not None) for one in ordered]
+        return np.concatenate([one.matrix({}) for one in ordered], axis=1), np.concatenate(own)
 
     @property
     def held(self) -> str:
@@ -179,8 +189,7 @@ class _Search:
             for use in weight.uses:
                 if not use.scope and self._known(use) is not None:
                     self.uses.setdefault(_first(use.source), []).append((weight, use))
-        homes = self.model.flow.stores.homes
-        self.tensors = {tensor.name: tensor for tensor, home in homes.items() if not home.scope}
+        self.tensors = self.cut.tensors
         self.biases = Biases(self.cut, self.tensors)
 
     def _known(self, use: Use) -> int | None:
@@ -210,23 +219,28 @@ class _Search:
         own = [self.uses[name] for name in names]
         if len(names) > 1 and any(len(uses) > 1 for uses in own):
             return "several recurrent layers read it"
-        found = [reduction_of([use for _, use in uses], self.stored) for uses in own]
-        reason = next((one for one in found if isinstance(one, str)), "")
+        known = [reduction_of([use for _, use in uses], self.stored) for uses in own]
+        reason = next((one for one in known if isinstance(one, str)), "")
         if reason:
             return reason
-        reductions = [one for one in found if not isinstance(one, str)]
-        parts, start = [], 0
+        reductions = [one for one in known if not isinstance(one, str)]
+        parts, beside, start, free = list[WeightPart](), list[WeightPart](), 0, 0
         for weight, use in own[0]:
             if weight not in self.rows and (problem := self.obstacle(weight)):
                 return f"'{weight.name}', which the same node reads, cannot be looked at: {problem}"
+            if weight in self.rows and self.nodes(weight) != names:
+                return f"other recurrent layers read '{weight.name}', which the same node reads, too"
             width = use.shape4[2] * use.shape4[3]
             row = self.rows.get(weight)
-            part = Part(weight.name, slice(start, start + width), use.shape4, None if row is None else row.pattern)
-            parts.append(WeightPart(weight, use, part, row, self._store(weight)))
-            start += width
+            part = Part(weight.name, slice(free, free + width), use.shape4, None if row is None else row.pattern)
+            found = WeightPart(weight, use, part, slice(start, start + width), row, self._store(weight))
+            (beside if row is None else parts).append(found)
+            start, free = start + width, free if row is None else free + width
+        if any(weight.others for weight, _ in own[0]) and not _whole(reductions):
+            return "some of its outputs go to other operators alone"
         bias = self.biases.of(own[0][0][1], parts[0].store) if len(names) == 1 else None
         places = [self.cut.place[name] for name in names]
-        layer = CalibratedLayer(parts[0].use.node, parts, reductions, places, bias)
+        layer = CalibratedLayer(parts[0].use.node, parts, reductions, places, bias, beside)
         return self._with_scales(layer)
 
     # -- how numbers are stored
@@ -285,6 +299,12 @@ def _steps(weight: Weight, use: Use) -> Sequence[Step]:
 def _one_view(weight: Weight) -> bool:
     """Whether all its uses read its integers with the same scales and zero points."""
     return len({None if use.quantization is None else use.quantization.key for use in weight.uses} | {None}) == 2
+
+
+def _whole(reductions: Sequence[Reduction]) -> bool:
+    """Whether the nodes compute all rows of the matrix of the layer."""
+    group, out, _, _ = reductions[0].uses[0].shape4
+    return len({row for one in reductions for rows in one.outputs for row in rows.tolist()}) == group * out
 
 
 def _first(node: NodeProto) -> str:

@@ -2,7 +2,8 @@
 
 1. The level is the share that goes of all that the planned weights cost: parameters, bytes or multiply-accumulates. A
    weight that could not be calibrated keeps the level of the plan.
-2. A level of a device is that of its whole network, in whole per cents, with a cap for each layer beyond which zeros
+2. Of every weight something stays, as on its curve.
+3. A level of a device is that of its whole network, in whole per cents, with a cap for each layer beyond which zeros
    gain nothing; the other layers make up for it as far as they can.
 """
 
@@ -91,7 +92,7 @@ def _with_share(row: PlanRow, kept: Mapping[str, float], rule: Rule) -> PlanRow:
         most = int(100 * min(HIGHEST / 100, 1.0 if bound is None else 1 - bound) + 1e-9)
         share = min(most, round(100 * share)) / 100
         return replace(row, drop=row.pattern.drop_count(row.use.shape4, share), cut=None)
-    return replace(row, drop=min(units, max(0, round(units * share))), cut=None)
+    return replace(row, drop=min(units - 1, round(units * share)) if share > 0 and units else 0, cut=None)
 
 
 __all__ = ["shared_out"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.calibration.reductions import Reduction
 from onnxsparse.calibration.sensitivity import Probe, Sensitivity
 from onnxsparse.calibration.statistics import LayerMoments
 from onnxsparse.calibration.streams import Cut, Store, Stream
@@ -92,21 +93,29 @@ class Moments:
 
     def __init__(self, layer: CalibratedLayer, probe: Probe | None = None) -> None:
         self._layer, self.probe = layer, probe
-        self._outputs, width = layer.reductions[0].outputs, layer.shape[1]
-        self._fit = [BlockMoments(width, len(rows)) for rows in self._outputs]
-        self._held = [BlockMoments(width, len(rows)) for rows in self._outputs]
-        self._matrix = layer.matrix().astype("float32")
+        self._shared, width = list(_alike(layer.reductions)), layer.shape[1]
+        self._fit = [BlockMoments(width, len(one.outputs)) for one in self._shared]
+        self._held = [BlockMoments(width, len(one.outputs)) for one in self._shared]
+        matrix, self._own = layer.whole()
+        self._matrix = matrix.astype("float32")
 
     def add(self, which: int, batch: int, inputs: Feed, dense: Feed, held: bool) -> None:
         """One batch of one of its nodes: the values before it in the net that is pruned, and in the dense one."""
         reduction = self._layer.reductions[which]
         wanted = reduction.rows(dense, dense)
         rows = wanted if inputs is dense else reduction.rows(inputs, dense)
-        for place, outputs in enumerate(self._outputs):
-            found = self._held[place] if held else self._fit[place]
-            found.add(rows[place], wanted[place] @ self._matrix[outputs].T)
+        for one, found in zip(self._shared, self._held if held else self._fit):
+            block = one.blocks[which]
+            if block is not None:
+                found.add(*self._asked(rows[block], wanted[block], self._matrix[one.outputs]))
         if self.probe is not None:
-            self.probe.take(which, batch, rows)
+            self.probe.take(which, batch, [own if self._own.all() else own[:, self._own] for own in rows])
+
+    def _asked(self, rows: Array, wanted: Array, matrix: Array) -> tuple[Array, Array]:
+        """The inputs of the weights that are pruned, and what these are to make of them: less what those beside do."""
+        if self._own.all():
+            return rows, wanted @ matrix.T
+        return rows[:, self._own], wanted @ matrix.T - rows[:, ~self._own] @ matrix[:, ~self._own].T
 
     def merge(self, other: Moments) -> None:
         for own, more in zip([*self._fit, *self._held], [*other._fit, *other._held]):
@@ -120,9 +129,34 @@ class Moments:
         return self._quadratics(self._held) if any(one.count for one in self._held) else []
 
     def _quadratics(self, moments: Sequence[BlockMoments]) -> list[Quadratic]:
-        taken = self._layer.reductions[0].takes_bias
-        biased = [self._layer.bias is not None and one for one in taken]
-        return [one.quadratic(outputs, own) for outputs, one, own in zip(self._outputs, moments, biased)]
+        return [one.quadratic(own.outputs, self._biased(own)) for own, one in zip(self._shared, moments)]
+
+    def _biased(self, shared: _Shared) -> bool:
+        """Whether these rows have a bias; a layer of several nodes has none."""
+        block = shared.blocks[0]
+        return self._layer.bias is not None and block is not None and self._layer.reductions[0].takes_bias[block]
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """Rows of the matrix of a layer that the same nodes compute, each in one of its blocks."""
+
+    outputs: Array
+    blocks: Sequence[int | None]
+    """For each node the number of its block, or nothing where it computes other rows."""
+
+
+def _alike(reductions: Sequence[Reduction]) -> Iterator[_Shared]:
+    """The rows that all nodes of a layer compute in the same blocks: nodes may read parts of a tensor that is split."""
+    blocks: dict[int, list[int | None]] = {}
+    for which, reduction in enumerate(reductions):
+        for number, outputs in enumerate(reduction.outputs):
+            for row in outputs.tolist():
+                blocks.setdefault(row, [None] * len(reductions))[which] = number
+    found: dict[tuple[int | None, ...], list[int]] = {}
+    for row, own in blocks.items():
+        found.setdefault(tuple(own), []).append(row)
+    return (_Shared(np.array(rows), own) for own, rows in found.items())
 
 
 def dense_moments(

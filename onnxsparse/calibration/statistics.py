@@ -331,8 +331,9 @@ def _all_finite(numbers: Array) -> bool:
 
 
 def _product(left: Array, right: Array) -> Array:
-    """left^T right in float64; sums of float32 stay short."""
+    """left^T right in float64; sums of float32 stay short. What overflows is infinite."""
     found = np.zeros((left.shape[1], right.shape[1]))
-    for start in range(0, len(left), 4096):
-        found += left[start : start + 4096].T @ right[start : start + 4096]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(left), 4096):
+            found += left[start : start + 4096].T @ right[start : start + 4096]
     return found

@@ -24,8 +24,9 @@ from onnxsparse.engines.inference import Session
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import ModelError, OutputError
 from onnxsparse.files import make_folder
-from onnxsparse.graph.edit import RANDOM, reads
+from onnxsparse.graph.edit import RANDOM, every_tensor, reads
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 
 ACTIVATIONS = ".activations"
@@ -65,6 +66,14 @@ class Cut:
         found = Counter(name for node in graph.node for name in reads(node))
         found.update(value.name for value in graph.output)
         return found
+
+    @cached_property
+    def tensors(self) -> dict[str, StoredTensor]:
+        """The stored tensors of the main graph that can change: no other tensor has the same bytes of a data file."""
+        stores = self.model.flow.stores
+        shared = stores.sharing(every_tensor(self.model.proto))
+        homes = stores.homes.items()
+        return {tensor.name: tensor for tensor, home in homes if not home.scope and tensor not in shared}
 
     def reading(self, name: str) -> list[NodeProto]:
         """The nodes that run which read a value."""

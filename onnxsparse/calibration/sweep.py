@@ -19,6 +19,7 @@ from onnxsparse.calibration.moments import Samples, dense_moments, run_before, s
 from onnxsparse.calibration.new_numbers import NewNumbers
 from onnxsparse.calibration.sensitivity import Sensitivity
 from onnxsparse.calibration.streams import Cut, Store, Stream
+from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
 from onnxsparse.scores import Obs, Score
 from onnxsparse.solvers.quadratic import Quadratic, mean_errors
@@ -69,8 +70,7 @@ class Sweep:
         self._samples, self._sensitivity = samples, sensitivity
         self.numbers = NewNumbers(store.folder)
         self._dense, self._pruned = Stream(cut, samples.feeds, store), Stream(cut, samples.feeds, store, self.numbers)
-        tensors = {tensor.name: tensor for tensor, home in cut.model.flow.stores.homes.items() if not home.scope}
-        self._norms = list(batch_norms(cut, tensors))
+        self._norms = list(batch_norms(cut, cut.tensors))
         several = [layer for layer in layers if len(layer.places) > 1]
         self._later = dict(dense_moments(cut, several, samples, store, later=True)) if several else {}
 
@@ -140,6 +140,11 @@ def problem_of(
     layer: CalibratedLayer, blocks: Sequence[Quadratic], sensitivity: Array | None, ridge: float = RIDGE
 ) -> Layer:
     """A layer as numbers; without a sensitivity every output counts by what it varies."""
+    if not all(block.finite for block in blocks):
+        raise ModelError(
+            f"the inputs of {layer.name} have no finite moments on these samples: look for numbers that overflow, or "
+            "leave it out by --exclude"
+        )
     if sensitivity is None:
         energy = np.zeros(layer.shape[0])
         for block in blocks:

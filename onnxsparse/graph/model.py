@@ -133,16 +133,17 @@ class Model:
                 del self.proto.metadata_props[index]
                 return
 
-    def sha256(self) -> str:
+    def sha256(self, whole: bool = False) -> str:
         """The digest of the file as it was opened (`sha256sum` gives the same). With data files beside it, of the file
-        and, for each of them, its size and one page in every megabyte: to read it all would cost more than pruning."""
+        and, for each of them, its size and one page in every megabyte: to read it all would cost more than pruning.
+        `whole`: every page."""
         if self.path is None:
             return hashlib.sha256(_serialized(self.proto)).hexdigest()
         digest = hashlib.sha256()
         for block in _blocks(self.path):
             digest.update(block)
         for path in ExternalFiles.of(self.proto, self._folder).paths:
-            _digest_pages(path, digest)
+            _digest_pages(path, digest, PAGE if whole else 1 << 20)
         return digest.hexdigest()
 
     def digest(self) -> str:

@@ -43,9 +43,10 @@ from onnxsparse.calibration.sweep import RIDGE, Sweep, Swept
 from onnxsparse.calibration.workers import working
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.storage import PACKED_KINDS, StoredTensor
 from onnxsparse.math.values import Array, from_bfloat16
 from onnxsparse.passes.calibration_asked import GRADIENTS, Asked, by_curves, demand_runtime, samples_of
+from onnxsparse.passes.prune import numbers_of
 from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.model_inputs import SampleAxes
 from onnxsparse.planning.plan import Plan, PlanRow
@@ -112,6 +113,7 @@ def calibrating(
         stack.enter_context(working(asked.workers))
         batches = batches_of(feeds, model.copy_proto() if by_gradients and not axes.states else None)
         known = stack.enter_context(saves(checkpoint, asked.resume, partial(_job, model, plan, asked), batches.feeds))
+        batches = replace(batches, notes=(*batches.notes, *known.notes))
         folder = folder or stack.enter_context(activations(checkpoint))
         find = partial(_by_gradients, asked, axes) if by_gradients else partial(_without, asked)
         how = solvers.parse(asked.solver), scores.parse(asked.score)
@@ -138,7 +140,7 @@ def _job(model: Model, plan: Plan, asked: Asked) -> list[str]:
     """What has to be the same for a calibration to go on, beside the samples."""
     options = [(one.name, getattr(asked, one.name)) for one in fields(asked) if one.name not in UNLIKE]
     rows = [(row.name, row.pattern.text if row.pattern else "", row.drop) for row in plan.rows]
-    return [model.sha256(), plan.rule.score.name, *map(str, options), *map(str, rows)]
+    return [model.sha256(whole=True), plan.rule.score.name, *map(str, options), *map(str, rows)]
 
 
 def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
@@ -310,6 +312,9 @@ class Calibration:
         store = Store(self._folder)
         how = store, self._solver, self._score, self._ridge
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, *how)
+        beside = self._beside(plan)
+        for name, row in beside.items():
+            sweep.numbers.known(name, partial(numbers_of, row, plan.rule.score))
         rows, done = {row.name: row for row in plan.rows}, dict[str, Swept]()
         wanted = hashlib.sha256(str([(row.name, row.drop) for row in plan.rows]).encode()).hexdigest()
         for number, layer in enumerate(self.found.layers):
@@ -327,9 +332,18 @@ class Calibration:
             done.update({one.weight.name: swept for one in layer.parts if one.row})
             progress.advance("calibrate", number + 1, len(self.found.layers))
         sweep.normalise()
+        for name in beside:
+            del sweep.numbers[name]
         made = replace(plan, rows=tuple(self._row(row, done.get(row.name)) for row in plan.rows))
         tags, numbers = self._by_tag(sweep.numbers)
         return Calibrated(made, numbers, tags, notes=(*self.sensitivity.notes, *_thin(done.values())), swept=done)
+
+    def _beside(self, plan: Plan) -> dict[str, PlanRow]:
+        """The weights that are pruned by their score and that layers of the main graph see so, by their tensors."""
+        homes = self.model.flow.stores.homes.items()
+        known = {one.name for one, home in homes if not home.scope and one.kind not in PACKED_KINDS}
+        rows = {row.weight.tensor.name: row for row in plan.planned if row.name in self.found.reasons}
+        return {name: row for name, row in rows.items() if name in known}
 
     def _row(self, row: PlanRow, swept: Swept | None) -> PlanRow:
         if swept is None:

@@ -72,11 +72,11 @@ class Pruned:
         self._plain = score
 
     def __call__(self) -> Iterator[Array]:
-        for piece in self._pieces_of():
+        for piece in self.pieces():
             self._progress.add(piece.size)
             yield piece
 
-    def _pieces_of(self) -> Iterator[Array]:
+    def pieces(self) -> Iterator[Array]:
         row = self._row
         if row.keep is not None:
             return self._by_mask(row.keep)
@@ -174,3 +174,9 @@ class Pruned:
         values = self._values(flat, 0, size)
         row.pattern.prune(values, self._score, row.drop, values.stored)
         yield flat if np.shares_memory(values.stored, flat) else row.use.restore(values.stored)
+
+
+def numbers_of(row: PlanRow, score: Score) -> Array:
+    """The numbers of a planned weight with its zeros, as it is stored."""
+    edit = Pruned(row, score, Scratch(), progress.Counter("prune", row.weight.tensor.size))
+    return np.concatenate([piece.reshape(-1).copy() for piece in edit.pieces()]).reshape(row.weight.shape)

@@ -26,7 +26,7 @@ from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Obs, Score
 from onnxsparse.solvers.choosing import Part, goals
 from onnxsparse.solvers.least_squares import Refit, inverse_factor
-from onnxsparse.solvers.rounds import Choose, Fitted, Layer, importance
+from onnxsparse.solvers.rounds import Choose, Fitted, Layer, importance, joined
 from onnxsparse.solvers.solver import Solver, one_mask
 
 COLUMNS = 128
@@ -47,9 +47,7 @@ class Blocked(Solver):
             mask = one_mask(layer, parts, drops, score, joint)
             for start, stop in _blocks(parts):
                 _settle(passes, mask, start, stop)
-        rows = np.zeros_like(layer.dense)
-        for one in passes:
-            rows[one.outputs] = one.rows
+        rows, _ = joined(layer, [(one.block, (one.rows, np.zeros_like(one.rows))) for one in passes], mask)
         return Fitted(mask, rows, layer.bias(rows), ("blocked",))
 
 
@@ -102,7 +100,7 @@ class Pass:
     """One block of a layer on its way through the columns; `rows` are its weights so far."""
 
     def __init__(self, refit: Refit) -> None:
-        self.outputs, self.rows = refit.block.outputs, refit.full.copy()
+        self.block, self.outputs, self.rows = refit.block, refit.block.outputs, refit.full.copy()
         self._upper = inverse_factor(refit.damped[::-1, ::-1])[::-1, ::-1]
 
     def costs(self, start: int) -> Array:

@@ -85,7 +85,7 @@ def rounds(layer: Layer, goals: Sequence[Choose], groups: Array | None = None) -
         mask = choose(importance(layer, costs, mask)) & mask
         more = place + 1 < len(goals)
         done = [(one.block, one.under(mask[one.block.outputs], rows[one.block.outputs], more)) for one in refits]
-        rows, costs = joined(layer, done)
+        rows, costs = joined(layer, done, mask)
         yield Fitted(mask, rows, layer.bias(rows), solved)
 
 
@@ -98,9 +98,12 @@ def importance(layer: Layer, costs: Array, mask: Array) -> Array:
     return np.where(mask, np.maximum(scaled, np.finfo(np.float64).tiny * (layer.dense != 0)), 0.0)
 
 
-def joined(layer: Layer, parts: Sequence[tuple[Quadratic, tuple[Array, Array]]]) -> tuple[Array, Array]:
-    """Rows and costs of the layer, of those of its blocks."""
-    rows, costs = np.zeros_like(layer.dense), np.zeros_like(layer.dense)
+def joined(
+    layer: Layer, parts: Sequence[tuple[Quadratic, tuple[Array, Array]]], mask: Array | bool = True
+) -> tuple[Array, Array]:
+    """Rows and costs of the layer, of those of its blocks; rows of no block, which nothing computes, are dense under
+    the mask."""
+    rows, costs = np.where(mask, layer.dense, 0.0), np.zeros_like(layer.dense)
     for block, (own, paid) in parts:
         rows[block.outputs], costs[block.outputs] = own, paid
     return rows, costs

@@ -70,7 +70,7 @@ class LeastSquares(Solver):
         found = [
             (one.block, one.under(mask[one.block.outputs], layer.dense[one.block.outputs], False)) for one in refits
         ]
-        rows, _ = joined(layer, found)
+        rows, _ = joined(layer, found, mask)
         return Fitted(mask, rows, layer.bias(rows), kinds(refits))
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import onnxsparse as osp
 from onnxsparse import checkpoints
 from onnxsparse.calibration import streams
 from onnxsparse.calibration.new_numbers import NewNumbers
@@ -116,6 +118,29 @@ def test_a_damaged_part_is_made_again(tmp_path: Path) -> None:
     first = calibrate(net, data, tmp_path / "o.onnx", 0.7, sensitivity=HOW, checkpoint=run)
     (run / _steps(run)[1] / "manifest.json").write_text("{}")
     assert calibrate(net, data, tmp_path / "p.onnx", 0.7, sensitivity=HOW, checkpoint=run, resume=True) == first
+
+
+def test_what_is_damaged_is_told(tmp_path: Path) -> None:
+    net, data, run = conv_net(tmp_path / "net.onnx"), samples(tmp_path / "x.npz"), tmp_path / "run"
+    options: dict[str, Any] = {"pattern": "2:4", "data": str(data), "sensitivity": "none", "checkpoint": run}
+    first = osp.prune(net, **options)
+    damaged = run / _steps(run)[1]
+    (damaged / "arrays.bin").write_bytes(b"no")
+    again = osp.prune(net, **options, resume=True)
+    assert again.model == first.model
+    assert f"{damaged} is passed over: arrays.bin does not have its size" in again.report.notes
+
+
+def test_another_model_is_told_by_any_byte_of_its_data_file(tmp_path: Path) -> None:
+    net, data, run = conv_net(tmp_path / "net.onnx"), samples(tmp_path / "x.npz"), tmp_path / "run"
+    onnx.save(onnx.load(net), net, save_as_external_data=True, location="net.bin", size_threshold=0)
+    options: dict[str, Any] = {"pattern": "2:4", "data": str(data), "sensitivity": "none", "checkpoint": run}
+    osp.prune(net, output=tmp_path / "o.onnx", **options)
+    stored = bytearray((tmp_path / "net.bin").read_bytes())
+    stored[-1] ^= 1
+    (tmp_path / "net.bin").write_bytes(stored)
+    with pytest.raises(OptionError, match="of another run"):
+        osp.prune(net, output=tmp_path / "p.onnx", **options, resume=True)
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ it says of samples. Nothing here needs gradients.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.moves import Outputs
 from onnxsparse.calibration.sample_checks import doubts, sound
 from onnxsparse.calibration.streams import Cut, Store
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 
 pytest.importorskip("onnxruntime")
@@ -252,3 +254,43 @@ def test_other_floats_are_refitted_in_their_own_kind(kind: str) -> None:
     assert found.dtype == kind
     assert (found == 0).sum() == 48
     assert made.report.rows[0].reason.startswith("refitted")
+
+
+def test_numbers_that_overflow_in_sums_are_refused() -> None:
+    """Their sums are no numbers, by which every weight would cost nothing."""
+    proto = model([make_node("MatMul", ["x", "w"], ["y"])], ["n", 8], {"w": drawn(8, 4)})
+    with pytest.raises(ModelError, match="no finite moments"):
+        pruned(proto, drawn(64, 8) * np.float32(1e25))
+
+
+def test_something_stays_of_every_weight(tmp_path: Path) -> None:
+    """A layer of few numbers beside a large one: the plan that is written down can be read."""
+    nodes = [make_node("Conv", ["x", "w"], ["h"]), make_node("Conv", ["h", "v"], ["y"])]
+    proto, x = model(nodes, ["n", 1, 6, 6], {"w": drawn(1, 1, 1, 1), "v": drawn(64, 1, 3, 3)}), drawn(64, 1, 6, 6)
+    options: dict[str, Any] = {"data": {"x": x}, "pattern": "unstructured", "sparsity": 0.95, "allow": EVERYTHING}
+    made = osp.plan(proto, output=tmp_path / "plan.yaml", sensitivity="measured", **options)
+    assert all((row.sparsity or 0) < 1 for row in made.report.rows)
+    again = osp.prune(proto, plan=tmp_path / "plan.yaml", data={"x": x})
+    assert all(array.any() for array in numbers(again.model).values())
+
+
+def test_layers_make_up_for_zeros_of_weights_that_are_not_calibrated() -> None:
+    """`w` is read along both of its axes, and goes by magnitude; what `v` is refitted to comes of its zeros."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]), make_node("Tanh", ["a"], ["b"]),
+        make_node("Gemm", ["b", "w"], ["c"], transB=1), make_node("Tanh", ["c"], ["d"]),
+        make_node("MatMul", ["d", "v"], ["y"]),
+    ]  # fmt: skip
+    proto, x = model(nodes, ["n", 8], {"w": drawn(8, 8) * 0.5, "v": drawn(8, 4, seed=1)}), drawn(512, 8, seed=2)
+    made, plain = pruned(proto, x), osp.prune(proto, **HALF, allow=EVERYTHING)
+    assert [row.reason.partition(":")[0] for row in made.report.rows] == [
+        "not calibrated, pruned by magnitude", "refitted",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(numbers(made.model)["w"], numbers(plain.model)["w"])
+    assert made.model is not None
+    (y,), (e, z) = ran(proto, x), ran(made.model, x, "d", "y")
+    kept = numbers(made.model)["v"] != 0
+    best = sum(
+        np.linalg.lstsq(e[:, own], y[:, row], rcond=None)[1].sum() for row, own in enumerate(kept.T)
+    )  # what least squares leave of the outputs, given these inputs and this mask
+    assert np.square(z - y).sum() < 1.1 * best

@@ -7,8 +7,9 @@ FOLDER gets NAME.onnx for each network, FOLDER/data the samples that pruning may
 FOLDER/data.json a row for each network: accuracy, names of inputs, files. Networks that are there already are kept.
 
 The kinds: depthwise convolutions with their normalization folded (`depthwise`) and kept (`depthwise_bn`), more of them
-(`mobile`), inverted residuals (`inverted`), grouped residual convolutions (`grouped`), a CNN as tf2onnx writes it, weights in Constant nodes
-behind Transpose (`channels_last`), a plain residual one (`residual`), an hourglass with ConvTranspose and Concat
+at full resolution (`mobile`), inverted residuals (`inverted`), grouped residual convolutions (`grouped`), a CNN as
+tf2onnx writes it, weights in Constant nodes behind Transpose (`channels_last`), a plain residual one (`residual`), an
+hourglass with ConvTranspose and Concat
 (`hourglass`), a perceptron (`mlp`), a bidirectional LSTM of two layers and a GRU over the rows of images (`lstm`,
 `gru`), a vision transformer (`vit`), a transformer on movie reviews with normalization in front (`text`) and one as
 BERT on questions, with normalization behind and a mask (`bert`); and, of files that are there, int8 (`*_int8` by

@@ -73,7 +73,10 @@ def analyzed(model: Model, made: Plan, request: Request, called: str, beside: NO
     rows = [_row(plain_row(one.weight, "analyzed"), one.reason, one.pattern is None, reasons) for one in made.rows]
     rows, sized = with_macs(rows, [one.weight for one in made.rows], model)
     totals = totals_of(rows, model, {"analyzed"}, sized)
-    figures = {} if measured is None else {"measured_on": measured.on, "metrics_dense": measured.figures.dense}
+    figures: dict[str, Any] = {}
+    if measured is not None:
+        figures = {"measured_on": measured.on, "measured_samples": measured.count}
+        figures["metrics_dense"] = measured.figures.dense
     title = f"{made.rule.pattern.text if made.rule.pattern else ''}, by {facts['samples']} samples"
     return Report(
         "analyze", called, title, tuple(rows), totals, notes=notes, details={"analysis": details, **figures}

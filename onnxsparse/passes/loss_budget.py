@@ -22,6 +22,7 @@ from onnxsparse.data import LABELS, Data, Samples, open_data
 from onnxsparse.data.sources import InMemory
 from onnxsparse.errors import OptionError, ProofError
 from onnxsparse.graph.model import Model
+from onnxsparse.metrics import Metric
 from onnxsparse.passes.calibrate import Calibrated, Calibration
 from onnxsparse.passes.calibration_asked import Asked
 from onnxsparse.passes.delivery import untrained
@@ -219,7 +220,8 @@ def told(
     measuring: Measuring, figures: dict[str, float], limit: MaxLoss | None, within: Within | None
 ) -> dict[str, Any]:
     """What a report says of it."""
-    details = {"measured_on": measuring.on, "metrics_dense": measuring.figures.dense, "metrics": figures}
+    on = {"measured_on": measuring.on, "measured_samples": measuring.count}
+    details = {**on, "metrics_dense": measuring.figures.dense, "metrics": figures}
     if limit is None or within is None:
         return details
     left = [{"layer": name, "distance": cost} for name, cost in within.left]
@@ -232,12 +234,21 @@ def remarks(measuring: Measuring, limit: MaxLoss | None, within: Within | None) 
     if limit is None or within is None:
         return []
     metric, sparsity = measuring.figures.metrics[0], within.found.plan.rule.sparsity
-    told = f"{metric.text}: {limit.told(within.lost)} is lost, and {limit.text} may be"
-    level = f"; {100 * sparsity:.0f} % is the highest level that stays within it" if sparsity is not None else ""
-    share, allowed = 1 / max(measuring.count, 1), limit.most * (1 if limit.relative else 0.01)
-    coarse = f"one of {measuring.count} samples is {share:.1%} of the {metric.text}: --eval-data measures finer"
-    notes = [f"{told}, measured on {measuring.count} {_named(measuring)}{level}"]
-    return [*notes, coarse] if metric.name in SHARES and share > allowed else notes
+    level = f"; {100 * sparsity:.0f} % is the highest level found within it" if sparsity is not None else ""
+    notes = [f"{metric.text}: {limit.beside(within.lost)}, measured on {measuring.count} {_named(measuring)}{level}"]
+    return [*notes, *_chance(metric, measuring, within, limit)]
+
+
+def _chance(metric: Metric, measuring: Measuring, within: Within, limit: MaxLoss) -> list[str]:
+    """That so few samples tell a share less exactly than the limit asks: to its deviation, and one sample at least."""
+    count = measuring.count
+    if metric.name not in SHARES or not count:
+        return []
+    figures = [next(iter(found.values())) for found in (measuring.figures.dense, within.figures)]
+    allowed = limit.most * (max(figures) if limit.relative else 0.01)
+    deviation = max(*(np.sqrt(max(share * (1 - share), 0.0) / count) for share in figures), 1 / count)
+    few = f"{count} samples tell the {metric.text} to about {deviation:.1%} only, which is more than may be lost"
+    return [f"{few}: measure on more of them, by --eval-data"] if deviation > allowed else []
 
 
 def _named(measuring: Measuring) -> str:

@@ -81,7 +81,7 @@ def lines(report: Report) -> list[str]:
     found = dict(dense) if isinstance(dense, dict) else {}
     first = next(iter(found.items()), None)
     beside = "" if first is None else f", and in brackets {first[0]} (dense {first[1]:.4g})"
-    on = "" if first is None else f", measured on {report.details['measured_on']}"
+    on = "" if first is None else f", measured on {measured_on(report)}"
     said = f"each cell: how far the outputs move when this weight alone goes so far{beside}{on}"
     return [said, *_misfits(report), *report.notes]
 
@@ -92,6 +92,12 @@ def _misfits(report: Report) -> Iterator[str]:
         for point in one["patterns"]:
             if "reason" in point:
                 yield f"{one['name']} cannot be {point['pattern']}: {point['reason']}"
+
+
+def measured_on(report: Report) -> str:
+    """On how many samples was measured, and which these are."""
+    on = str(report.details["measured_on"])
+    return f"{report.details['measured_samples']} {f'samples of {on}' if on.startswith('--') else on}"
 
 
 def _table(titles: Sequence[str]) -> Table:
@@ -160,4 +166,4 @@ def _down(log: float, low: int, high: int) -> float:
     return MARGIN / 2 + (HEIGHT - 1.5 * MARGIN) * (high - log) / (high - low)
 
 
-__all__ = ["lines", "page", "spending", "weights_cost"]
+__all__ = ["lines", "measured_on", "page", "spending", "weights_cost"]

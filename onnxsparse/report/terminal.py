@@ -15,7 +15,7 @@ from rich.text import Text
 
 from onnxsparse.errors import spelled
 from onnxsparse.report.analysis_table import lines as analysis_lines
-from onnxsparse.report.analysis_table import spending, weights_cost
+from onnxsparse.report.analysis_table import measured_on, spending, weights_cost
 from onnxsparse.report.channels_table import classes_table, gains_table, proof_line, to_be_pruned
 from onnxsparse.report.channels_table import summary as channels_summary
 from onnxsparse.report.rows import DENSE, NOTHING, TIED, Report, Row
@@ -190,7 +190,8 @@ def _lines(report: Report, verbosity: int) -> list[str]:
         left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
     notes = [note for note in report.notes if not note.startswith(NOTHING)]
-    lines += [*_training(report), *_quantizing(report), *_slow(report), *_together(notes, verbosity)]
+    lines += [*_training(report), *_quantizing(report), *_measuring(report)]
+    lines += [*_slow(report), *_together(notes, verbosity)]
     if report.output:
         lines.append(f"written: {report.output}")
     if report.next_step:
@@ -244,6 +245,18 @@ def _quantizing(report: Report) -> list[str]:
     sizes = f"{_bytes(found['file_bytes_before'])} float, {_bytes(found['file_bytes'])} quantized"
     packed = f"; zipped {_bytes(found['zipped_bytes_before'])}, {_bytes(found['zipped_bytes'])}"
     return [*lines, f"file: {sizes}{packed if 'zipped_bytes' in found else ''}"]
+
+
+def _measuring(report: Report) -> list[str]:
+    """What was measured of a calibrated model, beside the dense one."""
+    if report.command not in ("prune", "plan", "mask") or "measured_samples" not in report.details:
+        return []
+    found: Any = report.details
+    before = {name: f"{value:.4g} dense, " for name, value in found["metrics_dense"].items()}
+    return [
+        f"{_metric(name)} on {measured_on(report)}: {before.get(name, '')}{value:.4g} sparse"
+        for name, value in found["metrics"].items()
+    ]
 
 
 def _metric(name: str) -> str:

@@ -181,7 +181,7 @@ def _told(limit: MaxLoss, chosen: Chosen, figures: Figures) -> dict[str, Any]:
 
 def _notes_on(limit: MaxLoss | None, chosen: Chosen, figures: Figures) -> Iterator[str]:
     assert limit is not None
-    yield f"{figures.metrics[0].text}: {limit.told(chosen.lost)} is lost, and {limit.text} may be"
+    yield f"{figures.metrics[0].text}: {limit.beside(chosen.lost)}"
     shown = ", ".join(f"'{name}' {distance:.3g}" for name, distance in chosen.left[:NAMED])
     more = f" and {len(chosen.left) - NAMED} more, which --json lists" if len(chosen.left) > NAMED else ""
     if shown:

@@ -57,6 +57,11 @@ class MaxLoss:
     def told(self, lost: float) -> str:
         return f"{100 * lost:.3g} %" if self.relative else f"{lost:.3g}"
 
+    def beside(self, lost: float) -> str:
+        """What is lost beside what may be, in words; a figure that got better is no loss."""
+        found = f"{self.told(lost)} is lost" if lost >= 0 else f"nothing is lost, {self.told(-lost)} is gained"
+        return f"{found}, and {self.text} may be" + ("" if lost >= 0 else " lost")
+
     def of(self, metric: Metric, before: float, after: float) -> float:
         """What is lost, in the unit of this; it is infinite where a figure is no number."""
         name = getattr(metric, "name", "")
@@ -89,6 +94,9 @@ class Figures:
         self._session = Session(dense)
         self._dense: list[dict[str, Array]] = []
         self._known = self._measured(self._session, keep=True)
+        if not self._known:
+            outputs = f"float outputs with an axis of samples, and {_outputs_of(dense)}"
+            raise OptionError(f"nothing can be measured: metrics read {outputs}")
 
     @property
     def dense(self) -> dict[str, float]:
@@ -139,6 +147,12 @@ class Figures:
 
 def _first(array: Array, count: int) -> Array:
     return array[:count] if array.ndim and len(array) > count else array
+
+
+def _outputs_of(proto: ModelProto) -> str:
+    """What a model gives, where none of it can be measured."""
+    kinds = [(value.name, value.type.tensor_type.elem_type) for value in proto.graph.output]
+    return ", ".join(f"'{name}' is {TensorProto.DataType.Name(kind).lower()}" for name, kind in kinds[:3])
 
 
 def metrics_for(

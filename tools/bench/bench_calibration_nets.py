@@ -9,11 +9,10 @@ FOLDER/data.json a row for each network: accuracy, names of inputs, files. Netwo
 The kinds: depthwise convolutions with their normalization folded (`depthwise`) and kept (`depthwise_bn`), more of them
 at full resolution (`mobile`), inverted residuals (`inverted`), grouped residual convolutions (`grouped`), a CNN as
 tf2onnx writes it, weights in Constant nodes behind Transpose (`channels_last`), a plain residual one (`residual`), an
-hourglass with ConvTranspose and Concat
-(`hourglass`), a perceptron (`mlp`), a bidirectional LSTM of two layers and a GRU over the rows of images (`lstm`,
-`gru`), a vision transformer (`vit`), a transformer on movie reviews with normalization in front (`text`) and one as
-BERT on questions, with normalization behind and a mask (`bert`); and, of files that are there, int8 (`*_int8` by
-`onnxsparse quantize`, `grouped_static` by onnxruntime's quantize_static).
+hourglass with ConvTranspose and Concat (`hourglass`), a perceptron (`mlp`), a bidirectional LSTM of two layers and a
+GRU over the rows of images (`lstm`, `gru`), a vision transformer (`vit`), a transformer on movie reviews with
+normalization in front (`text`) and one as BERT on questions, with normalization behind and a mask (`bert`); and, of
+files that are there, int8 (`*_int8` by `onnxsparse quantize`, `grouped_static` by onnxruntime's quantize_static).
 `--given` is the file on Fashion-MNIST that has bars of its own, and gets an int8 form and 20,000 images to be tuned on;
 `--add` takes further files on Fashion-MNIST into the table.
 

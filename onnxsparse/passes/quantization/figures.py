@@ -95,8 +95,8 @@ class Figures:
         self._dense: list[dict[str, Array]] = []
         self._known = self._measured(self._session, keep=True)
         if not self._known:
-            outputs = f"float outputs with an axis of samples, and {_outputs_of(dense)}"
-            raise OptionError(f"nothing can be measured: metrics read {outputs}")
+            wanted = f"float outputs with an axis of samples, and {_outputs_of(dense)}"
+            raise OptionError(f"nothing can be measured: metrics read {wanted}")
 
     @property
     def dense(self) -> dict[str, float]:

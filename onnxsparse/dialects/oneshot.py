@@ -1,8 +1,8 @@
 """`oneshot` of SparseML's newer form: what a recipe does to a model at once, from samples and without training.
 
 1. SparseGPTModifier and WandaPruningModifier prune, in the order of the recipe; then GPTQModifier and every
-   QuantizationModifier round what is left, with the zeros held. With `quantize: true` SparseGPTModifier rounds by what
-   that does to the outputs of a layer, as GPTQModifier does.
+   QuantizationModifier round what is left, with the zeros held; SmoothQuantModifier prepares that. With
+   `quantize: true` SparseGPTModifier rounds by what that does to the outputs of a layer, as GPTQModifier does.
 2. What only speaks of epochs, or holds zeros that nothing here moves, is passed over with a note. Everything else is
    refused by its name, unless the recipe was read leniently: then it is left out, and said.
 3. The report is that of the last step, `prune` or `quantize`, with the notes of all.
@@ -27,6 +27,7 @@ from onnxsparse.passes.one_shot_pruning import pruned_at_once
 from onnxsparse.passes.quantization.after_training import Samples, quantized
 from onnxsparse.passes.quantization.quantizing import AskedByScheme
 from onnxsparse.passes.quantization.refining import Refinements
+from onnxsparse.passes.quantization.smoothing import Smoothing
 from onnxsparse.passes.sources import taken
 from onnxsparse.planning.graph_layers import missed
 from onnxsparse.planning.macs import set_sizes
@@ -35,13 +36,20 @@ from onnxsparse.planning.quantization import Scheme
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.modifier import Modifier
-from onnxsparse.recipes.modifiers.one_shot import GPTQModifier, OneShot, OneShotPruning, SparseGPTModifier
+from onnxsparse.recipes.modifiers.one_shot import (
+    GPTQModifier,
+    OneShot,
+    OneShotPruning,
+    SmoothQuantModifier,
+    SparseGPTModifier,
+)
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier, SparsificationLoggingModifier
 from onnxsparse.recipes.modifiers.quantization import Quantizing
 from onnxsparse.recipes.modifiers.quantization_groups import GroupQuantizationModifier
 from onnxsparse.recipes.writing import tag_of
 
 SAMPLES = 256
+UNSMOOTHED = "!SmoothQuantModifier: weights alone are rounded, so it does nothing"
 PASSIVE = (ConstantPruningModifier, EpochRangeModifier, SparsificationLoggingModifier)
 
 
@@ -66,8 +74,9 @@ def oneshot(
 
     Arguments:
         source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
-        recipe: what is done: a recipe with SparseGPTModifier, WandaPruningModifier, GPTQModifier or
-            QuantizationModifier; a path, a text of several lines or a Recipe. Example: recipe="recipe.yaml"
+        recipe: what is done: a recipe with SparseGPTModifier, WandaPruningModifier, SmoothQuantModifier,
+            GPTQModifier or QuantizationModifier; a path, a text of several lines or a Recipe. Example:
+            recipe="recipe.yaml"
         data: samples without labels, as the model is fed: an .npz with one array for each input, first axis =
             samples; a folder of such files, or of images; an .npy for each input; or module:function, a function
             that yields dictionaries of arrays; or a mapping of arrays, such a function, a loader of batches, or a
@@ -174,7 +183,8 @@ def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements
     plain = [one for one in modifiers if isinstance(one, Quantizing)]
     saying = [one for one in by_gram if one.says]
     asking = [one for one in modifiers if isinstance(one, SparseGPTModifier) and one.quantize]
-    rounding: list[OneShot] = [*by_gram, *asking]
+    smoothing = [one for one in modifiers if isinstance(one, SmoothQuantModifier)]
+    rounding: list[OneShot] = [*by_gram, *asking, *smoothing]
     if len(saying) + len(plain) > 1:
         raise PlanError("the recipe says twice what is rounded; one GPTQModifier or QuantizationModifier is enough")
     if not saying and not plain:
@@ -183,9 +193,15 @@ def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements
                             "config_groups, or the recipe a QuantizationModifier")  # fmt: skip
         return None, Refinements(), []
     damping = next((one.damping for one in rounding), Refinements.damping)
-    refined = Refinements(rounding=bool(rounding), damping=damping)
     scheme, said = _scheme_of(saying[0] if saying else plain[0])
+    refined = Refinements(rounding=bool(by_gram or asking), damping=damping, smoothing=_smoothing(smoothing))
     return scheme, refined, [said] if said else []
+
+
+def _smoothing(modifiers: Sequence[SmoothQuantModifier]) -> Smoothing | None:
+    if len(modifiers) > 1:
+        raise PlanError("the recipe smooths twice; one SmoothQuantModifier is enough, with the mappings of both")
+    return next((Smoothing(one.smoothing_strength, one.pairs, one.ignore or ()) for one in modifiers), None)
 
 
 def _scheme_of(asking: GPTQModifier | Quantizing) -> tuple[Scheme, str]:
@@ -241,6 +257,8 @@ class _Run:
         self, model: Model, scheme: Scheme, refined: Refinements, notes: Sequence[str], details: Mapping[str, Any]
     ) -> Delivered:
         given, how = Samples(self.data, self.samples), AskedByScheme.of(scheme, refined)
+        if refined.smoothing is not None and how.weights_alone:
+            notes, how = [*notes, UNSMOOTHED], AskedByScheme.of(scheme, replace(refined, smoothing=None))
         missing = missed(scheme, model.proto)
         done = quantized(model, self.called, how, given, self.axes, self.path, self.overwrite)
         report = replace(

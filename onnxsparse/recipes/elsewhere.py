@@ -31,13 +31,12 @@ _LEVELS = (
     "targets init_sparsity final_sparsity update_scheduler scheduler_args mask_structure leave_enabled apply_globally"
 )
 _PRUNING = "sparsity block_size quantize dampening_frac percdamp sequential_update mask_structure targets target_ids"
-_SMOOTHING = "smoothing_strength alpha mappings ignore num_calibration_steps calibration_function algorithm"
+_EQUALIZING = "smoothing_strength alpha mappings ignore num_calibration_steps calibration_function algorithm"
 _ROTATION = "rotations transform_type randomize learnable precision transform_block_size transform_config"
 OPTIONS: dict[str, tuple[str, str]] = {
     "AWQModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_AWQ}"),
     "AutoRoundModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_ROUND}"),
-    "SmoothQuantModifier": (CALIBRATED, _SMOOTHING),
-    "LogarithmicEqualizationModifier": (CALIBRATED, _SMOOTHING),
+    "LogarithmicEqualizationModifier": (CALIBRATED, _EQUALIZING),
     "OutputDistillationModifier": ("what layers give, of the model and of a teacher", _DISTILLING),
     "QuIPModifier": (ROTATED, f"{_ROTATION} targets ignore"),
     "SpinQuantModifier": (ROTATED, f"{_ROTATION} mappings norm_mappings"),

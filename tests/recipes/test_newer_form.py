@@ -29,7 +29,9 @@ CACHE = "kv_cache_scheme: {num_bits: 8, type: float}"
 SPARSE = "sparsity: 0.5\nsequential_update: false\nmask_structure: '2:4'\ntargets: ['re:model.layers.\\d+$']"
 MAPPINGS = "mappings: [[['re:.*q_proj', 're:.*k_proj'], 're:.*layernorm'], [['re:.*fc1'], 're:.*norm']]"
 LEVELS = "targets: [a]\ninit_sparsity: 0\nfinal_sparsity: 0.5\nstart: 0\nend: 5"
-KNOWN = ("GPTQModifier", "QuantizationModifier", "SparseGPTModifier", "WandaPruningModifier")
+KNOWN = (
+    "GPTQModifier", "QuantizationModifier", "SmoothQuantModifier", "SparseGPTModifier", "WandaPruningModifier",
+)  # fmt: skip
 """Those that are read option by option, and written with a tag."""
 NOT_RUN = {
     "QuantizationModifier": [

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ from onnxsparse.planning.quantization import Quantization
 
 HOMOGENEOUS = ("Relu", "LeakyRelu", "PRelu", "Identity")
 POOLINGS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+NORMALIZATIONS = ("LayerNormalization",)
 LARGEST = 2.0**8
 """A channel is scaled by no more: what is wider than that is better seen by the user."""
 
@@ -35,6 +36,7 @@ LARGEST = 2.0**8
 class Channels:
     """The channels of one value: the stored tensors that make them, with their axes, and the layers that read them."""
 
+    maker: NodeProto = field(repr=False)
     value: str
     axis: int
     made: tuple[tuple[str, int], ...]
@@ -47,12 +49,8 @@ def equalize(proto: ModelProto, quantization: Quantization, ranges: Mapping[str,
     scaled, widest = 0, 1.0
     for channels in channels_between(proto, quantization):
         factors = _factors(channels, ranges[channels.value], quantization, stored)
-        if (factors != 1).any():
-            changed = _scaled(channels, factors, stored)
-            if changed is not None:
-                scaled, widest = scaled + 1, max(widest, float(factors.max() / factors.min()))
-                for name, numbers in changed.items():
-                    stored[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(numbers), name))
+        if (factors != 1).any() and scaled_by(channels, factors, stored):
+            scaled, widest = scaled + 1, max(widest, float(factors.max() / factors.min()))
     if not scaled:
         return []
     values = "1 value" if scaled == 1 else f"{scaled} values"
@@ -64,7 +62,12 @@ def channel_ranges(
     proto: ModelProto, quantization: Quantization, feeds: Iterable[Mapping[str, Array]]
 ) -> dict[str, Array]:
     """The greatest magnitude of every channel of the values that can be equalized; without any nothing is run."""
-    axes = {channels.value: channels.axis for channels in channels_between(proto, quantization)}
+    return ranges_of(proto, channels_between(proto, quantization), feeds)
+
+
+def ranges_of(proto: ModelProto, between: Iterable[Channels], feeds: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
+    """The greatest magnitude of every channel of some values."""
+    axes = {channels.value: channels.axis for channels in between}
     if not axes:
         return {}
     found = collect(proto, axes, feeds, lambda name: ChannelRange(axes[name]))
@@ -74,16 +77,21 @@ def channel_ranges(
 # -- which channels
 
 
-def channels_between(proto: ModelProto, quantization: Quantization) -> list[Channels]:
-    """The values whose channels can be scaled, in the order of the graph."""
-    return list(filter(None, (_Walk(proto, quantization, node).channels() for node in proto.graph.node)))
+def channels_between(
+    proto: ModelProto, quantization: Quantization, normalizations: Container[str] = NORMALIZATIONS
+) -> list[Channels]:
+    """The values whose channels can be scaled, in the order of the graph; made by layers and by normalizations."""
+    walks = (_Walk(proto, quantization, node, normalizations) for node in proto.graph.node)
+    return list(filter(None, (walk.channels() for walk in walks)))
 
 
 class _Walk:
     """From a layer that makes channels to the layers that read them."""
 
-    def __init__(self, proto: ModelProto, quantization: Quantization, node: NodeProto) -> None:
-        self._node, self._quantization = node, quantization
+    def __init__(
+        self, proto: ModelProto, quantization: Quantization, node: NodeProto, normalizations: Container[str]
+    ) -> None:
+        self._node, self._quantization, self._normalizations = node, quantization, normalizations
         self._graph = proto.graph
         self._dims = {tensor.name: list(tensor.dims) for tensor in proto.graph.initializer}
         self._outputs = {value.name for value in proto.graph.output}
@@ -92,14 +100,15 @@ class _Walk:
         made = self._makers()
         if not made or not all(self._read_once(name) for name, _ in made):
             return None
-        value = last = self._node.output[0]
-        axis = -1 if self._node.op_type in ("LayerNormalization", "MatMul") else 1
+        value, count = self._node.output[0], self._dims[made[0][0]][made[0][1]]
+        last = value
+        axis = 1 if self._node.op_type in ("Conv", "Gemm") else -1
         flat = False
         while last not in self._outputs:
             readers = self._readers(last)
             readers = [one for one in readers if one.op_type not in ("Shape", "Size")]  # no factor changes sizes
-            if readers and all(self._is_reader(one, last, axis, flat) for one in readers):
-                return Channels(value, axis, tuple(made), tuple(readers))
+            if readers and all(self._is_reader(one, last, axis, flat, count) for one in readers):
+                return Channels(self._node, value, axis, tuple(made), tuple(readers))
             if len(readers) != 1 or not self._passes(readers[0], last, made, axis, flat):
                 return None
             flat = flat or readers[0].op_type in ("Flatten", "ReduceMean")
@@ -110,8 +119,8 @@ class _Walk:
     def _makers(self) -> list[tuple[str, int]]:
         """The tensors whose indices along an axis are the channels; none where the node is no layer to scale."""
         node, own = self._node, Attributes(self._node, {})
-        if node.op_type == "LayerNormalization" and own.integer("axis", -1) == -1:
-            return [(name, 0) for name in node.input[1:] if name] if len(node.input) > 1 else []
+        if node.op_type in self._normalizations:
+            return self._scales() if own.integer("axis", -1) == -1 else []
         if node.op_type not in ("Conv", "Gemm", "MatMul") or node.input[1] not in self._quantized:
             return []
         dims = self._dims[node.input[1]]
@@ -123,6 +132,15 @@ class _Walk:
             return []
         return [(node.input[1], axis), *biases]
 
+    def _scales(self) -> list[tuple[str, int]]:
+        """The scale of a normalization, and its bias; of one that is written out the vector that it multiplies by."""
+        names = self._node.input if self._node.op_type == "Mul" else self._node.input[1:]
+        found = (
+            [name for name in names if name in self._dims] if self._node.op_type == "Mul" else [*filter(None, names)]
+        )
+        wide = all(len(self._dims.get(name, ())) == 1 and self._dims[name][0] > 1 for name in found)
+        return [(name, 0) for name in found] if wide else []
+
     @property
     def _quantized(self) -> set[str]:
         return {weight.name for weight in self._quantization.weights}
@@ -133,7 +151,7 @@ class _Walk:
     def _read_once(self, name: str) -> bool:
         return name in self._dims and sum(reads(node).count(name) for node in self._graph.node) == 1
 
-    def _is_reader(self, node: NodeProto, value: str, axis: int, flat: bool) -> bool:
+    def _is_reader(self, node: NodeProto, value: str, axis: int, flat: bool, count: int) -> bool:
         """A layer whose own weight can take the factor back."""
         if node.op_type not in ("Conv", "Gemm", "MatMul") or node.input[0] != value:
             return False
@@ -144,14 +162,13 @@ class _Walk:
         if node.op_type == "Conv":
             return axis == 1 and not flat
         if node.op_type == "Gemm":
-            channels = self._dims[self._node.input[1]][0 if self._node.op_type == "Conv" else -1]
             inputs = self._dims[node.input[1]][1 if Attributes(node, {}).integer("transB") else 0]
             return (
                 not Attributes(node, {}).integer("transA")
                 and (self._node.op_type != "Conv" or flat)
-                and (self._node.op_type != "Conv" or inputs % channels == 0)
+                and (self._node.op_type != "Conv" or inputs % count == 0)
             )
-        return axis == -1 and len(self._dims[node.input[1]]) == 2
+        return axis == -1 and len(self._dims[node.input[1]]) == 2 and self._dims[node.input[1]][0] == count
 
     def _passes(self, node: NodeProto, value: str, made: list[tuple[str, int]], axis: int, flat: bool) -> bool:
         """Whether the channels go through a node as they are, or times a positive factor."""
@@ -199,7 +216,7 @@ def _factors(channels: Channels, widths: Array, quantization: Quantization, stor
 
 def _costs(reader: NodeProto, tensor: TensorProto, count: int, shared: bool) -> Array:
     """For each channel, the greatest weight on it relative to the greatest of those with the same scale."""
-    weight = np.abs(_by_channel(reader, numpy_helper.to_array(tensor), count))
+    weight = np.abs(by_channel(reader, numpy_helper.to_array(tensor), count))
     largest = weight.max(axis=None if shared else (2, 3), keepdims=True)
     relative = weight / np.where(largest > 0, largest, 1.0)
     costs: Array = relative.max(axis=(1, 3)).reshape(-1)
@@ -210,7 +227,7 @@ def _depthwise(reader: NodeProto, tensor: TensorProto) -> bool:
     return reader.op_type == "Conv" and tensor.dims[1] == 1
 
 
-def _by_channel(reader: NodeProto, weight: Array, count: int) -> Array:
+def by_channel(reader: NodeProto, weight: Array, count: int) -> Array:
     """A view of a reader's weight as (group, output, input of the group, places)."""
     own = Attributes(reader, {})
     if reader.op_type == "Conv":
@@ -218,6 +235,14 @@ def _by_channel(reader: NodeProto, weight: Array, count: int) -> Array:
         return weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
     by_rows = weight if reader.op_type == "Gemm" and own.integer("transB") else weight.T
     return by_rows.reshape(1, by_rows.shape[0], count, -1)
+
+
+def scaled_by(channels: Channels, factors: Array, stored: Mapping[str, TensorProto]) -> bool:
+    """Divide what makes some channels and multiply what reads them, in place; not where a number would overflow."""
+    changed = _scaled(channels, factors, stored)
+    for name, numbers in (changed or {}).items():
+        stored[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(numbers), name))
+    return changed is not None
 
 
 def _scaled(channels: Channels, factors: Array, stored: Mapping[str, TensorProto]) -> dict[str, Array] | None:
@@ -229,7 +254,7 @@ def _scaled(channels: Channels, factors: Array, stored: Mapping[str, TensorProto
             found[name] = numbers / narrow.reshape([-1 if one == axis else 1 for one in range(numbers.ndim)])
         for reader in channels.readers:
             weight = numpy_helper.to_array(stored[reader.input[1]])
-            shaped = _by_channel(reader, weight, len(narrow))
+            shaped = by_channel(reader, weight, len(narrow))
             scaled = shaped * narrow.reshape(shaped.shape[0], 1, shaped.shape[2], 1)
             turned = reader.op_type == "MatMul" or (
                 reader.op_type == "Gemm" and not Attributes(reader, {}).integer("transB")

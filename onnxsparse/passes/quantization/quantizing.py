@@ -232,8 +232,8 @@ class Quantizing:
     def observe(self, feeds: Feeds | None) -> None:
         """The scales of all values, by what samples say of them, and those of the weights by their numbers."""
         self._first = [] if feeds is None else first(feeds)
-        equalized = self.asked.refinements.equalized(self.proto, self.quantization, self._first)
-        self.notes, self.text = [*self.notes, *equalized], ", ".join([self.text, *[EQUALIZED] * bool(equalized)])
+        scaled = self.asked.refinements.scaled(self.proto, self.quantization, feeds or (), self._first)
+        self.notes, self.text = [*self.notes, *scaled], ", ".join([self.text, *[EQUALIZED] * bool(scaled)])
         if feeds is not None and self.unscaled:
             found = observers.observed(self.proto, self.quantization, feeds, self.asked.observer)
             self.params.update({name: params for name, params in found.items() if name not in self.params})

@@ -1,5 +1,6 @@
 """What is done, beyond the ranges of values, for a quantized model to stay near the float one, and in what order.
 
+    smoothing   before the values are observed: ranges move from values into weights (see `smoothing`)
     equalize    before the values are observed: the channels between two layers become as wide (see `equalization`)
     rounding    then: weights are rounded by what that does to the outputs of a layer (see `rounding`)
     bias        last: what rounding adds on average is taken off the biases (see `bias_correction`)
@@ -21,6 +22,7 @@ from onnxsparse.math.quantization import QParams
 from onnxsparse.passes.quantization.bias_correction import correct_biases
 from onnxsparse.passes.quantization.equalization import channel_ranges, equalize
 from onnxsparse.passes.quantization.rounding import DAMPING, round_weights
+from onnxsparse.passes.quantization.smoothing import Smoothing
 from onnxsparse.planning.quantization import Quantization
 
 WORDS = ("equalize", "rounding", "bias")
@@ -38,6 +40,7 @@ class Refinements:
     rounding: bool = False
     bias: bool = False
     damping: float = DAMPING
+    smoothing: Smoothing | None = None
 
     @classmethod
     def parse(cls, text: str | None, weights_alone: bool) -> Refinements:
@@ -50,13 +53,16 @@ class Refinements:
                 raise OptionError(
                     f"--refine takes {', '.join(WORDS)} or none, not {brief(word)}{nearest(word, (*WORDS, 'none'))}"
                 )
-        return cls(*(word in words for word in WORDS))
+        return cls(equalize="equalize" in words, rounding="rounding" in words, bias="bias" in words)
 
-    def equalized(self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Feed]) -> list[str]:
-        """Make the channels of a float graph as wide, in place; what was done."""
-        if not self.equalize:
-            return []
-        return equalize(proto, quantization, channel_ranges(proto, quantization, feeds))
+    def scaled(
+        self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Feed], some: Iterable[Feed]
+    ) -> list[str]:
+        """Scale the channels of a float graph, in place: smoothed by all samples, equalized by some; what was done."""
+        notes = [] if self.smoothing is None else self.smoothing.smoothed(proto, quantization, feeds)
+        if self.equalize:
+            notes += equalize(proto, quantization, channel_ranges(proto, quantization, some))
+        return notes
 
     def refined(
         self, proto: ModelProto, quantization: Quantization, params: dict[str, QParams], feeds: Iterable[Feed]

@@ -1,4 +1,4 @@
-"""Modifiers that prune and round at once, by what samples say of each layer: SparseGPT, Wanda and GPTQ.
+"""Modifiers that prune and round at once, by what samples say of each layer: SparseGPT, Wanda, GPTQ and SmoothQuant.
 
 `onnxsparse.oneshot` runs them. A training loop does not: there each is refused by name, unless a recipe is read
 leniently. Each says in `idle` which of its options change nothing here, and why.
@@ -177,6 +177,46 @@ class SparseGPTModifier(OneShotPruning):
             yield f"offload_hessians: {MEMORY}"
         if self.target_ids or self.layer_prefix:
             yield "target_ids and layer_prefix: the graph says what comes into a layer"
+
+
+@dataclass(frozen=True)
+class SmoothQuantModifier(OneShot):
+    """Before values are rounded, move what is hard to round in them into the weights that read them.
+
+    - !SmoothQuantModifier
+      smoothing_strength: 0.5
+    """
+
+    name: ClassVar[str] = "SmoothQuantModifier"
+
+    smoothing_strength: float = 0.5
+    mappings: tuple[Any, ...] | None = None
+    ignore: tuple[str, ...] | None = ()
+    num_calibration_steps: int | None = None
+    calibration_function: str | None = None
+
+    def check(self) -> None:
+        demand_between("smoothing_strength", self.smoothing_strength, 0, 1)
+        if any(not _is_mapping(one) for one in self.mappings or ()):
+            problem = "each has a list of the layers that read a value, and the name of what gives it"
+            raise WrongOptionError("mappings", problem)
+
+    @property
+    def pairs(self) -> tuple[tuple[tuple[str, ...], str], ...]:
+        """Of each mapping the layers that read a value, and what gives it."""
+        return tuple(((one[0],) if isinstance(one[0], str) else one[0], one[1]) for one in self.mappings or ())
+
+    def idle(self) -> Iterator[str]:
+        if self.num_calibration_steps is not None or self.calibration_function:
+            yield "num_calibration_steps and calibration_function: all samples that are given say how wide values are"
+
+
+def _is_mapping(one: Any) -> bool:
+    """Whether it is a list of names, or one, and a name."""
+    if not isinstance(one, tuple) or len(one) != 2 or not isinstance(one[1], str):
+        return False
+    readers = one[0] if isinstance(one[0], tuple) else (one[0],)
+    return bool(readers) and all(isinstance(reader, str) for reader in readers)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def _any_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_needs_no_gradients_goes_on_without(files: tuple[Path, Path], rule: dict[str, Any]) -> None:
     model, data = files
     result = osp.prune(model, data=data, **rule)
+    assert result.model is not None
     assert osp.verify(result.model).report.ok
     assert any("no gradients are taken" in note for note in result.report.notes)
     found = result.report.details["calibration"]
@@ -51,5 +52,6 @@ def test_levels_by_gradients_are_refused_in_a_line_that_names_what_works(files: 
 def test_measured_levels_work(files: tuple[Path, Path]) -> None:
     model, data = files
     result = osp.prune(model, data=data, sensitivity="measured", **SHARE)
+    assert result.model is not None
     assert osp.verify(result.model).report.ok
     assert not any("gradients" in note for note in result.report.notes)

@@ -1467,8 +1467,8 @@ class OneshotOptions(ImageOptions):
 
     recipe: Any = option(
         REQUIRED,
-        "what is done: a recipe with SparseGPTModifier, WandaPruningModifier, SmoothQuantModifier, GPTQModifier or "
-        "QuantizationModifier",
+        "what is done: a recipe with SparseGPTModifier, WandaPruningModifier, SmoothQuantModifier, AWQModifier, "
+        "GPTQModifier or QuantizationModifier",
         "recipe.yaml",
         python="a path, a text of several lines or a Recipe",
         more=". See [recipes.md](recipes.md#at-once)",

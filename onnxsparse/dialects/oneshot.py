@@ -1,7 +1,8 @@
 """`oneshot` of SparseML's newer form: what a recipe does to a model at once, from samples and without training.
 
 1. SparseGPTModifier and WandaPruningModifier prune, in the order of the recipe; then GPTQModifier and every
-   QuantizationModifier round what is left, with the zeros held; SmoothQuantModifier prepares that. With
+   QuantizationModifier round what is left, with the zeros held; SmoothQuantModifier or AWQModifier prepares
+   that. With
    `quantize: true` SparseGPTModifier rounds by what that does to the outputs of a layer, as GPTQModifier does.
 2. What only speaks of epochs, or holds zeros that nothing here moves, is passed over with a note. Everything else is
    refused by its name, unless the recipe was read leniently: then it is left out, and said.
@@ -24,10 +25,11 @@ from onnxsparse.passes import delivery
 from onnxsparse.passes.delivery import Delivered, called, demand_unread, target_of
 from onnxsparse.passes.one_shot_pruning import OneShotPruning as Pruned
 from onnxsparse.passes.one_shot_pruning import pruned_at_once
+from onnxsparse.passes.quantization.activation_aware import ActivationAware
 from onnxsparse.passes.quantization.after_training import Samples, quantized
 from onnxsparse.passes.quantization.quantizing import AskedByScheme
 from onnxsparse.passes.quantization.refining import Refinements
-from onnxsparse.passes.quantization.smoothing import Smoothing
+from onnxsparse.passes.quantization.smoothing import Aim, Smoothing
 from onnxsparse.passes.sources import taken
 from onnxsparse.planning.graph_layers import missed
 from onnxsparse.planning.macs import set_sizes
@@ -37,11 +39,14 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.modifiers.one_shot import (
+    AWQModifier,
     GPTQModifier,
     OneShot,
     OneShotPruning,
+    OneShotRounding,
     SmoothQuantModifier,
     SparseGPTModifier,
+    pairs_of,
 )
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier, SparsificationLoggingModifier
 from onnxsparse.recipes.modifiers.quantization import Quantizing
@@ -75,7 +80,7 @@ def oneshot(
     Arguments:
         source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
         recipe: what is done: a recipe with SparseGPTModifier, WandaPruningModifier, SmoothQuantModifier,
-            GPTQModifier or QuantizationModifier; a path, a text of several lines or a Recipe. Example:
+            AWQModifier, GPTQModifier or QuantizationModifier; a path, a text of several lines or a Recipe. Example:
             recipe="recipe.yaml"
         data: samples without labels, as the model is fed: an .npz with one array for each input, first axis =
             samples; a folder of such files, or of images; an .npy for each input; or module:function, a function
@@ -179,12 +184,13 @@ def _plain(value: Any) -> Any:
 
 def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements, list[str]]:
     """How everything is rounded: the scheme of the one modifier that says it."""
-    by_gram: list[GPTQModifier] = [one for one in modifiers if isinstance(one, GPTQModifier)]
+    own = [one for one in modifiers if isinstance(one, OneShotRounding)]
     plain = [one for one in modifiers if isinstance(one, Quantizing)]
-    saying = [one for one in by_gram if one.says]
+    saying = [one for one in own if one.says]
     asking = [one for one in modifiers if isinstance(one, SparseGPTModifier) and one.quantize]
-    smoothing = [one for one in modifiers if isinstance(one, SmoothQuantModifier)]
-    rounding: list[OneShot] = [*by_gram, *asking, *smoothing]
+    scaling = [one for one in modifiers if isinstance(one, (AWQModifier, SmoothQuantModifier))]
+    by_gram: list[OneShot] = [*(one for one in own if isinstance(one, GPTQModifier)), *asking]
+    rounding = [*by_gram, *scaling]
     if len(saying) + len(plain) > 1:
         raise PlanError("the recipe says twice what is rounded; one GPTQModifier or QuantizationModifier is enough")
     if not saying and not plain:
@@ -192,21 +198,26 @@ def _rounding(modifiers: Sequence[Modifier]) -> tuple[Scheme | None, Refinements
             raise PlanError(f"{rounding[0].called}: nothing says what is rounded: give it a scheme or "
                             "config_groups, or the recipe a QuantizationModifier")  # fmt: skip
         return None, Refinements(), []
-    damping = next((one.damping for one in rounding), Refinements.damping)
+    damping = next((one.damping for one in by_gram), Refinements.damping)
     scheme, said = _scheme_of(saying[0] if saying else plain[0])
-    refined = Refinements(rounding=bool(by_gram or asking), damping=damping, smoothing=_smoothing(smoothing))
+    refined = Refinements(rounding=bool(by_gram), damping=damping, scaling=_scaling(scaling))
     return scheme, refined, [said] if said else []
 
 
-def _smoothing(modifiers: Sequence[SmoothQuantModifier]) -> Smoothing | None:
+def _scaling(modifiers: Sequence[AWQModifier | SmoothQuantModifier]) -> Smoothing | ActivationAware | None:
     if len(modifiers) > 1:
-        raise PlanError("the recipe smooths twice; one SmoothQuantModifier is enough, with the mappings of both")
-    return next((Smoothing(one.smoothing_strength, one.pairs, one.ignore or ()) for one in modifiers), None)
+        raise PlanError(f"{modifiers[1].called}: channels are scaled once; one modifier is enough, with all mappings")
+    for one in modifiers:
+        aim = Aim(pairs_of(one.mappings), one.ignore or ())
+        if isinstance(one, AWQModifier):
+            return ActivationAware(Aim(aim.mappings), one.n_grid, one.duo)
+        return Smoothing(aim, one.smoothing_strength)
+    return None
 
 
-def _scheme_of(asking: GPTQModifier | Quantizing) -> tuple[Scheme, str]:
+def _scheme_of(asking: OneShotRounding | Quantizing) -> tuple[Scheme, str]:
     """What is rounded on which grid, and what of that means nothing."""
-    one = asking.grids if isinstance(asking, GPTQModifier) else asking
+    one = asking.grids if isinstance(asking, OneShotRounding) else asking
     said = f"!{tag_of(asking)}: {one.meaningless}" if one.meaningless else ""
     try:
         scheme = one.afterwards() if isinstance(one, GroupQuantizationModifier) else one.scheme_of()
@@ -257,8 +268,8 @@ class _Run:
         self, model: Model, scheme: Scheme, refined: Refinements, notes: Sequence[str], details: Mapping[str, Any]
     ) -> Delivered:
         given, how = Samples(self.data, self.samples), AskedByScheme.of(scheme, refined)
-        if refined.smoothing is not None and how.weights_alone:
-            notes, how = [*notes, UNSMOOTHED], AskedByScheme.of(scheme, replace(refined, smoothing=None))
+        if isinstance(refined.scaling, Smoothing) and how.weights_alone:
+            notes, how = [*notes, UNSMOOTHED], AskedByScheme.of(scheme, replace(refined, scaling=None))
         missing = missed(scheme, model.proto)
         done = quantized(model, self.called, how, given, self.axes, self.path, self.overwrite)
         report = replace(

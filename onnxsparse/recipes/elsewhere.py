@@ -21,7 +21,6 @@ ROTATED = "rotations between layers"
 
 _GROUPS = "config_groups targets ignore scheme kv_cache_scheme"
 _OBSERVED = "weight_observer input_observer output_observer observer bypass_divisibility_checks"
-_AWQ = "mappings sequential_targets offload_device duo_scaling n_grid num_calibration_steps max_chunk_memory apply_clip"
 _ROUND = "iters enable_torch_compile batch_size lr device_ids disable_opt_rtn sequential_targets"
 _DISTILLING = (
     "targets projection projection_args transforms transforms_args comparison comparison_args orig_scale "
@@ -34,7 +33,6 @@ _PRUNING = "sparsity block_size quantize dampening_frac percdamp sequential_upda
 _EQUALIZING = "smoothing_strength alpha mappings ignore num_calibration_steps calibration_function algorithm"
 _ROTATION = "rotations transform_type randomize learnable precision transform_block_size transform_config"
 OPTIONS: dict[str, tuple[str, str]] = {
-    "AWQModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_AWQ}"),
     "AutoRoundModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_ROUND}"),
     "LogarithmicEqualizationModifier": (CALIBRATED, _EQUALIZING),
     "OutputDistillationModifier": ("what layers give, of the model and of a teacher", _DISTILLING),

@@ -30,7 +30,8 @@ SPARSE = "sparsity: 0.5\nsequential_update: false\nmask_structure: '2:4'\ntarget
 MAPPINGS = "mappings: [[['re:.*q_proj', 're:.*k_proj'], 're:.*layernorm'], [['re:.*fc1'], 're:.*norm']]"
 LEVELS = "targets: [a]\ninit_sparsity: 0\nfinal_sparsity: 0.5\nstart: 0\nend: 5"
 KNOWN = (
-    "GPTQModifier", "QuantizationModifier", "SmoothQuantModifier", "SparseGPTModifier", "WandaPruningModifier",
+    "AWQModifier", "GPTQModifier", "QuantizationModifier", "SmoothQuantModifier", "SparseGPTModifier",
+    "WandaPruningModifier",
 )  # fmt: skip
 """Those that are read option by option, and written with a tag."""
 NOT_RUN = {
@@ -44,7 +45,9 @@ NOT_RUN = {
     "SmoothQuantModifier": [f"smoothing_strength: 0.8\n{MAPPINGS}\nignore: [a]"],
     "LogarithmicEqualizationModifier": [MAPPINGS],
     "OutputDistillationModifier": ["targets: ['re:layers.\\d+$']\ncomparison: square_head\nstart: 0\norig_scale: 1.0"],
-    "AWQModifier": ["targets: [Linear]\nscheme: W4A16\nduo_scaling: both\nmappings: [{smooth_layer: a}]"],
+    "AWQModifier": [
+        "targets: [Linear]\nscheme: W4A16\nduo_scaling: both\nmappings: [{smooth_layer: a, balance_layers: [b]}]",
+    ],
     "AutoRoundModifier": ["targets: [Linear]\nscheme: W4A16\niters: 200"],
     "SparseGPTModifier": [
         SPARSE, f"{SPARSE}\nsparsity_profile: OWL\nowl_m: 5\nowl_lmbda: 0.02\npreserve_sparsity_mask: true",

@@ -181,7 +181,7 @@ def test_what_means_nothing_is_said() -> None:
     "recipe",
     [
         newer("AutoRoundModifier: {scheme: W4A16}\nSparseGPTModifier: {sparsity: 0.5}"),
-        newer("AWQModifier: {scheme: W4A16, targets: [Linear]}"),
+        newer("AWQModifier: {scheme: FP8, targets: [Linear]}"),
         "modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1}\n- !WandaPruningModifier {sparsity: 0.5}\n",
         newer("SparseGPTModifier: {sparsity: 0.5, targets: [layer.0]}"),
         newer("SparseGPTModifier: {sparsity: 0.0}"),
@@ -202,9 +202,9 @@ def test_what_cannot_be_done_is_refused(recipe: str) -> None:
 
 
 def test_what_nothing_runs_is_left_out_of_a_lenient_recipe() -> None:
-    text = newer("AWQModifier: {scheme: W4A16}\nWandaPruningModifier: {sparsity: 0.5}")
+    text = newer("AutoRoundModifier: {scheme: W4A16}\nWandaPruningModifier: {sparsity: 0.5}")
     result = osp.oneshot(network(), Recipe.load(text, strict=False), SAMPLES)
-    assert any(note.startswith("not applied: ") and "AWQ" in note for note in result.report.notes)
+    assert any(note.startswith("not applied: ") and "AutoRound" in note for note in result.report.notes)
 
 
 def test_the_command_writes_the_same_file(tmp_path: Path) -> None:

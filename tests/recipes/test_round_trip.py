@@ -78,7 +78,10 @@ SPECIAL: dict[tuple[str, str], Any] = {
     ("LearningRateFunctionModifier", "end_epoch"): 9.5, ("GradualParamModifier", "end_epoch"): 9.5,
     ("RigLPruningModifier", "end_epoch"): 9.5,
     **{(f"{name}QuantizationModifier", "end_epoch"): -1 for name in ("", "Legacy", "Group")},
-    **{(name, "scheme"): {"W4A16": ["Linear", "re:.*head"]} for name in ("GroupQuantizationModifier", "GPTQModifier")},
+    **{(f"{one}Modifier", "scheme"): {"W4A16": ["Linear", "re:.*h"]} for one in ("GroupQuantization", "GPTQ", "AWQ")},
+    ("SmoothQuantModifier", "mappings"): [[["a", "2:4"], "re:.*b"], ["c", "1e-3"]],
+    ("AWQModifier", "mappings"): [{"smooth_layer": "2:4", "balance_layers": ["yes", "re:c"]}],
+    ("AWQModifier", "duo_scaling"): "both",
 }  # fmt: skip
 
 

@@ -78,10 +78,13 @@ def ranges_of(proto: ModelProto, between: Iterable[Channels], feeds: Iterable[Ma
 
 
 def channels_between(
-    proto: ModelProto, quantization: Quantization, normalizations: Container[str] = NORMALIZATIONS
+    proto: ModelProto,
+    quantization: Quantization,
+    normalizations: Container[str] = NORMALIZATIONS,
+    values_rounded: bool = True,
 ) -> list[Channels]:
     """The values whose channels can be scaled, in the order of the graph; made by layers and by normalizations."""
-    walks = (_Walk(proto, quantization, node, normalizations) for node in proto.graph.node)
+    walks = (_Walk(proto, quantization, node, normalizations, values_rounded) for node in proto.graph.node)
     return list(filter(None, (walk.channels() for walk in walks)))
 
 
@@ -89,9 +92,15 @@ class _Walk:
     """From a layer that makes channels to the layers that read them."""
 
     def __init__(
-        self, proto: ModelProto, quantization: Quantization, node: NodeProto, normalizations: Container[str]
+        self,
+        proto: ModelProto,
+        quantization: Quantization,
+        node: NodeProto,
+        normalizations: Container[str],
+        values_rounded: bool,
     ) -> None:
         self._node, self._quantization, self._normalizations = node, quantization, normalizations
+        self._values_rounded = values_rounded
         self._graph = proto.graph
         self._dims = {tensor.name: list(tensor.dims) for tensor in proto.graph.initializer}
         self._outputs = {value.name for value in proto.graph.output}
@@ -157,7 +166,8 @@ class _Walk:
             return False
         if node.input[1] not in self._quantized or not self._read_once(node.input[1]):
             return False
-        if not any((node.output[0], 0) in one.readers for one in self._quantization.values):
+        rounded = any((node.output[0], 0) in one.readers for one in self._quantization.values)
+        if self._values_rounded and not rounded:
             return False
         if node.op_type == "Conv":
             return axis == 1 and not flat

@@ -1,6 +1,6 @@
 """What is done, beyond the ranges of values, for a quantized model to stay near the float one, and in what order.
 
-    smoothing   before the values are observed: ranges move from values into weights (see `smoothing`)
+    scaling     before the values are observed: channels are scaled (see `smoothing` and `activation_aware`)
     equalize    before the values are observed: the channels between two layers become as wide (see `equalization`)
     rounding    then: weights are rounded by what that does to the outputs of a layer (see `rounding`)
     bias        last: what rounding adds on average is taken off the biases (see `bias_correction`)
@@ -19,6 +19,7 @@ from onnxsparse.engines.inference import Feed
 from onnxsparse.errors import OptionError, brief, nearest
 from onnxsparse.graph.edit import copied
 from onnxsparse.math.quantization import QParams
+from onnxsparse.passes.quantization.activation_aware import ActivationAware
 from onnxsparse.passes.quantization.bias_correction import correct_biases
 from onnxsparse.passes.quantization.equalization import channel_ranges, equalize
 from onnxsparse.passes.quantization.rounding import DAMPING, round_weights
@@ -40,7 +41,7 @@ class Refinements:
     rounding: bool = False
     bias: bool = False
     damping: float = DAMPING
-    smoothing: Smoothing | None = None
+    scaling: Smoothing | ActivationAware | None = None
 
     @classmethod
     def parse(cls, text: str | None, weights_alone: bool) -> Refinements:
@@ -58,8 +59,8 @@ class Refinements:
     def scaled(
         self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Feed], some: Iterable[Feed]
     ) -> list[str]:
-        """Scale the channels of a float graph, in place: smoothed by all samples, equalized by some; what was done."""
-        notes = [] if self.smoothing is None else self.smoothing.smoothed(proto, quantization, feeds)
+        """Scale the channels of a float graph, in place, by all samples, or equalize them by some; what was done."""
+        notes = [] if self.scaling is None else self.scaling.scaled(proto, quantization, feeds)
         if self.equalize:
             notes += equalize(proto, quantization, channel_ranges(proto, quantization, some))
         return notes

@@ -13,52 +13,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
-from onnxsparse.passes.quantization.equalization import (
-    Channels,
-    by_channel,
-    channels_between,
-    ranges_of,
-    scaled_by,
-)
+from onnxsparse.passes.quantization.equalization import Channels, by_channel, channels_between, ranges_of, scaled_by
 from onnxsparse.planning.graph_layers import GraphLayers
 from onnxsparse.planning.layer_kinds import module_meant
 from onnxsparse.planning.quantization import Quantization
 
 NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "Mul")
-
 Mapped = tuple[Sequence[str], str]
 """Layers that read a value, and the normalization or layer that gives it."""
 
 
 @dataclass(frozen=True)
-class Smoothing:
-    """How much moves, and behind which normalizations."""
+class Aim:
+    """Which values are meant: by mappings, or without any all that a normalization gives; but for some of these."""
 
-    strength: float = 0.5
     mappings: Sequence[Mapped] = ()
-    """None means all normalizations."""
     ignore: Sequence[str] = ()
 
-    def smoothed(
-        self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Mapping[str, Array]]
-    ) -> list[str]:
-        """Move it in a float graph, in place, and say where; an error where that is nowhere."""
-        chosen = self._chosen(proto, quantization)
-        stored, ranges = {tensor.name: tensor for tensor in proto.graph.initializer}, ranges_of(proto, chosen, feeds)
-        done = [one for one in chosen if scaled_by(one, factors(one, ranges[one.value], stored, self.strength), stored)]
-        values = "1 value" if len(done) == 1 else f"{len(done)} values"
-        return [f"{values} smoothed, by a strength of {self.strength:g}: {_named(done)}"] if done else []
-
-    def _chosen(self, proto: ModelProto, quantization: Quantization) -> list[Channels]:
-        """The values that are meant and can be scaled."""
-        layers, between = GraphLayers(proto), channels_between(proto, quantization, NORMALIZATIONS)
+    def of(self, proto: ModelProto, between: Sequence[Channels]) -> list[Channels]:
+        """Those that are meant, of all that can be scaled; an error where a mapping means none, or nothing does."""
+        layers = GraphLayers(proto)
         there = [
             _Value(one, _names(layers, one.maker), [_names(layers, node) for node in one.readers]) for one in between
         ]
@@ -71,7 +52,6 @@ class Smoothing:
         return [one.channels for one in meant]
 
     def _maps(self, value: _Value) -> bool:
-        """Whether a mapping means it; without any what a normalization gives."""
         if not self.mappings:
             return value.channels.maker.op_type in NORMALIZATIONS
         return any(value.is_of(mapping) for mapping in self.mappings)
@@ -90,9 +70,32 @@ class _Value:
         return _means([maker], self.maker) and all(_means(readers, names) for names in self.readers)
 
 
+def _names(layers: GraphLayers, node: NodeProto) -> list[str]:
+    return list(layers.known_as(node)[0])
+
+
+def _means(entries: Sequence[str], names: Sequence[str]) -> bool:
+    return any(module_meant(entry, names) for entry in entries)
+
+
 def _missed(readers: Sequence[str], maker: str) -> str:
     means = ", ".join(readers)
     return f"mappings: {maker!r:.60} gives no value that is read by rounded layers alone, and by those of {means:.120}"
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How much moves, and behind which normalizations."""
+
+    aim: Aim = field(default_factory=Aim)
+    strength: float = 0.5
+
+    def scaled(self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Mapping[str, Array]]) -> list[str]:
+        """Move it in a float graph, in place, and say where; an error where that is nowhere."""
+        chosen = self.aim.of(proto, channels_between(proto, quantization, NORMALIZATIONS))
+        stored, ranges = {tensor.name: tensor for tensor in proto.graph.initializer}, ranges_of(proto, chosen, feeds)
+        done = [one for one in chosen if scaled_by(one, factors(one, ranges[one.value], stored, self.strength), stored)]
+        return said("smoothed", f"by a strength of {self.strength:g}", done)
 
 
 def factors(channels: Channels, widths: Array, stored: Mapping[str, TensorProto], strength: float) -> Array:
@@ -107,17 +110,12 @@ def factors(channels: Channels, widths: Array, stored: Mapping[str, TensorProto]
     return found
 
 
-def _names(layers: GraphLayers, node: NodeProto) -> list[str]:
-    return list(layers.known_as(node)[0])
-
-
-def _means(entries: Sequence[str], names: Sequence[str]) -> bool:
-    return any(module_meant(entry, names) for entry in entries)
-
-
-def _named(done: Sequence[Channels], most: int = 5) -> str:
+def said(what: str, how: str, done: Sequence[Channels], most: int = 5) -> list[str]:
+    """A note on values that were scaled; none where there is none."""
     names = [one.maker.name or one.value for one in done]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    values = "1 value was" if len(done) == 1 else f"{len(done)} values were"
+    return [f"{values} {what}, {how}: {', '.join(names[:most])}{more}"] if done else []
 
 
-__all__ = ["Smoothing", "factors"]
+__all__ = ["NORMALIZATIONS", "Aim", "Smoothing", "factors", "said"]

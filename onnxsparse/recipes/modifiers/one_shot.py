@@ -1,4 +1,4 @@
-"""Modifiers that prune and round at once, by what samples say of each layer: SparseGPT, Wanda, GPTQ and SmoothQuant.
+"""Modifiers that prune and round at once, by what samples say of each layer: SparseGPT, Wanda, GPTQ, AWQ, SmoothQuant.
 
 `onnxsparse.oneshot` runs them. A training loop does not: there each is refused by name, unless a recipe is read
 leniently. Each says in `idle` which of its options change nothing here, and why.
@@ -9,22 +9,58 @@ leniently. Each says in `idle` which of its options change nothing here, and why
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxsparse.planning.quantization import Scheme
 from onnxsparse.recipes.modifiers.masked import GROUPS
-from onnxsparse.recipes.modifiers.modifier import Scheduled, WrongOptionError, demand_between, demand_from
+from onnxsparse.recipes.modifiers.modifier import (
+    Scheduled,
+    WrongOptionError,
+    demand_between,
+    demand_from,
+    demand_positive,
+)
 from onnxsparse.recipes.modifiers.quantization_groups import GroupQuantizationModifier
 
 RUN_BY = "what comes into each layer, on samples, for which there is `onnxsparse oneshot`"
 ANY = ("0:0", "unstructured")
 OWL, OWL_M, OWL_LMBDA = "owl", 5.0, 0.08
+BOTH = "both"
 DAMPING = 0.01
 MEMORY = "it saves memory there, and layers are always run one after the other here"
 IN_VIEW = "columns are settled 128 at a time, with the level of the whole layer in view"
 ONE_BY_ONE = "layers always get what the layers before them give when these are done"
+
+
+# -- mappings: a list of the layers that read a value, and the name of what gives it; or the two by name
+
+
+Mapped = tuple[tuple[str, ...], str]
+
+
+def pairs_of(mappings: Iterable[Any] | None) -> tuple[Mapped, ...]:
+    """Of each mapping the layers that read a value, and what gives it."""
+    return tuple(_pair(one) for one in mappings or ())
+
+
+def demand_mappings(mappings: Iterable[Any] | None) -> None:
+    try:
+        pairs = pairs_of(mappings)
+    except (LookupError, TypeError, ValueError):
+        pairs = (((), ""),)
+    if not all(
+        maker and readers and all(isinstance(one, str) for one in (maker, *readers)) for readers, maker in pairs
+    ):
+        raise WrongOptionError(
+            "mappings", "each has a list of the layers that read a value, and the name of what gives it"
+        )
+
+
+def _pair(one: Any) -> Mapped:
+    readers, maker = (one["balance_layers"], one["smooth_layer"]) if isinstance(one, Mapping) else one
+    return ((readers,) if isinstance(readers, str) else tuple(readers)), maker
 
 
 @dataclass(frozen=True)
@@ -197,39 +233,16 @@ class SmoothQuantModifier(OneShot):
 
     def check(self) -> None:
         demand_between("smoothing_strength", self.smoothing_strength, 0, 1)
-        if any(not _is_mapping(one) for one in self.mappings or ()):
-            problem = "each has a list of the layers that read a value, and the name of what gives it"
-            raise WrongOptionError("mappings", problem)
-
-    @property
-    def pairs(self) -> tuple[tuple[tuple[str, ...], str], ...]:
-        """Of each mapping the layers that read a value, and what gives it."""
-        return tuple(((one[0],) if isinstance(one[0], str) else one[0], one[1]) for one in self.mappings or ())
+        demand_mappings(self.mappings)
 
     def idle(self) -> Iterator[str]:
         if self.num_calibration_steps is not None or self.calibration_function:
             yield "num_calibration_steps and calibration_function: all samples that are given say how wide values are"
 
 
-def _is_mapping(one: Any) -> bool:
-    """Whether it is a list of names, or one, and a name."""
-    if not isinstance(one, tuple) or len(one) != 2 or not isinstance(one[1], str):
-        return False
-    readers = one[0] if isinstance(one[0], tuple) else (one[0],)
-    return bool(readers) and all(isinstance(reader, str) for reader in readers)
-
-
 @dataclass(frozen=True)
-class GPTQModifier(OneShot):
-    """Round weights at once, each column by what the columns before it lost; zeros stay zeros.
-
-    - !GPTQModifier
-      scheme: W4A16
-      targets: Linear
-      ignore: [lm_head]
-    """
-
-    name: ClassVar[str] = "GPTQModifier"
+class OneShotRounding(OneShot):
+    """What GPTQ and AWQ have in common: they may say what is rounded."""
 
     config_groups: dict[str, Any] | None = None
     targets: str | tuple[str, ...] | None = None
@@ -239,30 +252,17 @@ class GPTQModifier(OneShot):
     weights: dict[str, Any] | None = None
     input_activations: dict[str, Any] | None = None
     output_activations: dict[str, Any] | None = None
-    block_size: int = 128
-    dampening_frac: float | None = 0.01
-    quantize: bool | dict[str, Any] | None = None
-    sequential_update: bool = True
     sequential_targets: str | tuple[str, ...] | None = None
-    offload_hessians: bool = False
-    actorder: str | bool | None = None
-    batched_quantization: bool | None = None
     weight_observer: str | None = None
     input_observer: str | None = None
     output_observer: str | None = None
     observer: str | dict[str, Any] | None = None
     bypass_divisibility_checks: bool | None = None
-    disable_quantization_observer_epoch: float | None = None
     num_calibration_steps: int | None = None
 
     def check(self) -> None:
         object.__setattr__(self, "ignore", self.ignore or ())
-        demand_from("dampening_frac", self.damping, 0)
         _ = self.grids
-
-    @property
-    def damping(self) -> float:
-        return DAMPING if self.dampening_frac is None else self.dampening_frac
 
     @property
     def says(self) -> bool:
@@ -286,13 +286,86 @@ class GPTQModifier(OneShot):
         return self.grids.afterwards()
 
     def idle(self) -> Iterator[str]:
+        if self.sequential_targets:
+            yield f"sequential_targets: {MEMORY}"
+        if any((self.weight_observer, self.input_observer, self.output_observer, self.observer)):
+            yield "observers: ranges are those of `onnxsparse quantize`"
+
+
+@dataclass(frozen=True)
+class GPTQModifier(OneShotRounding):
+    """Round weights at once, each column by what the columns before it lost; zeros stay zeros.
+
+    - !GPTQModifier
+      scheme: W4A16
+      targets: Linear
+      ignore: [lm_head]
+    """
+
+    name: ClassVar[str] = "GPTQModifier"
+
+    block_size: int = 128
+    dampening_frac: float | None = 0.01
+    quantize: bool | dict[str, Any] | None = None
+    sequential_update: bool = True
+    offload_hessians: bool = False
+    actorder: str | bool | None = None
+    batched_quantization: bool | None = None
+    disable_quantization_observer_epoch: float | None = None
+
+    def check(self) -> None:
+        super().check()
+        demand_from("dampening_frac", self.damping, 0)
+
+    @property
+    def damping(self) -> float:
+        return DAMPING if self.dampening_frac is None else self.dampening_frac
+
+    def idle(self) -> Iterator[str]:
         if self.actorder not in (None, True, "weight"):
             yield f"actorder {self.actorder}: the columns of the largest inputs come first, and no column moves"
-        if self.sequential_targets or self.offload_hessians:
-            yield f"sequential_targets and offload_hessians: {MEMORY}"
+        if self.offload_hessians:
+            yield f"offload_hessians: {MEMORY}"
         if not self.sequential_update:
             yield f"sequential_update: {ONE_BY_ONE}"
         if self.block_size != 128:
             yield "block_size: columns are rounded 128 at a time, to the same result"
-        if any((self.weight_observer, self.input_observer, self.output_observer, self.observer)):
-            yield "observers: ranges are those of `onnxsparse quantize`"
+        yield from super().idle()
+
+
+@dataclass(frozen=True)
+class AWQModifier(OneShotRounding):
+    """Before weights are rounded, widen those that large inputs meet, as far as rounding then changes least.
+
+    - !AWQModifier
+      scheme: W4A16
+      ignore: [lm_head]
+    """
+
+    name: ClassVar[str] = "AWQModifier"
+
+    mappings: tuple[Any, ...] | None = None
+    duo_scaling: bool | str = True
+    n_grid: int = 20
+    offload_device: str | None = None
+    max_chunk_memory: int | None = None
+    apply_clip: bool | None = None
+
+    def check(self) -> None:
+        super().check()
+        demand_positive("n_grid", self.n_grid)
+        if self.duo_scaling not in (True, False, BOTH):
+            raise WrongOptionError("duo_scaling", f"it is true, false or {BOTH}, not {self.duo_scaling!r:.40}")
+        demand_mappings(self.mappings)
+
+    @property
+    def duo(self) -> tuple[bool, ...]:
+        """Whether widths of weights count as well as those of inputs, or both ways are tried."""
+        return (True, False) if self.duo_scaling == BOTH else (self.duo_scaling is True,)
+
+    def idle(self) -> Iterator[str]:
+        yield from super().idle()
+        if self.offload_device or self.max_chunk_memory:
+            yield f"offload_device and max_chunk_memory: {MEMORY}"
+        if self.apply_clip is not None:
+            yield "apply_clip: scales of few bits are always those of the least squared error"

@@ -38,6 +38,7 @@ from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
 from onnxsparse.recipes.modifiers.pruning import PLAIN, Pruning
 from onnxsparse.train.evaluation import File, float_now
+from onnxsparse.train.moved_statistics import with_statistics
 from onnxsparse.train.task import Task
 from onnxsparse.version import __version__
 
@@ -186,7 +187,7 @@ def _as_declared(array: Array, axis: int, rank: int) -> Array:
 def _judged(task: Task, found: Calibrated) -> Start:
     """The start, where the rule takes it."""
     masked = {row.name: row for row in found.plan.planned}
-    numbers = {tag: array.astype(np.float32) for tag, array in found.numbers.items() if tag in task.every}
+    numbers = with_statistics(task.model, found.numbers, task.every)
     refitted, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
     said = f"{refitted:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
     if refitted > plain:

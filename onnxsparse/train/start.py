@@ -158,7 +158,8 @@ def recalibrated(task: Task, engine: Engine, drops: Mapping[str, int]) -> Calibr
     model.sizes = task.model.sizes
     going = {row.name: drops[tag] for tag, row in task.planned.items()}
     rows = (replace(row, drop=going[row.name], cut=None) if row.name in going else row for row in task.plan.rows)
-    return _calibrated(task, model, in_model(model, replace(task.plan, rows=tuple(rows))))
+    found = _calibrated(task, model, in_model(model, replace(task.plan, rows=tuple(rows))))
+    return replace(found, numbers=with_statistics(model, found.numbers, task.every))
 
 
 def _settled(task: Task, row: PlanRow) -> PlanRow:

@@ -26,9 +26,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.planning.stored_params import StoredParam, vector_param
 
 
-def with_statistics(
-    model: Model, numbers: Mapping[str, Array], trained: Mapping[str, StoredParam]
-) -> dict[str, Array]:
+def with_statistics(model: Model, numbers: Mapping[str, Array], trained: Mapping[str, StoredParam]) -> dict[str, Array]:
     """The numbers of what trains, by tag, with those of statistics moved into scales and biases."""
     homes = model.flow.stores.homes.items()
     stored = {tensor.name: vector_param(tensor, home.tag) for tensor, home in homes if not home.scope}

@@ -153,7 +153,9 @@ def test_places_grow_back_by_the_gradient_that_they_would_have(monkeypatch: pyte
 
     monkeypatch.setattr(OnnxTrainee, "dense_gradients", look)
     spy = Spy(masks)
-    Bench(pruning("unstructured", schedule="constant", regrow="gradient", updates=6), Training(steps=40), spy).run().go()
+    Bench(
+        pruning("unstructured", schedule="constant", regrow="gradient", updates=6), Training(steps=40), spy
+    ).run().go()
     count = 0
     for (before, gains), (after, _) in zip(asked[1:], asked[2:]):  # before the first of them all masks are open
         for tag in before:

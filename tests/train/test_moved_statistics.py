@@ -60,7 +60,9 @@ def stored_numbers(model: Any) -> dict[str, Any]:
 
 
 def task_of(path: Path, **options: Any) -> Any:
-    return ask(str(path), recipe_of({"pattern": "unstructured", "sparsity": 0.9, "batch_size": 16, **options}), samples())
+    return ask(
+        str(path), recipe_of({"pattern": "unstructured", "sparsity": 0.9, "batch_size": 16, **options}), samples()
+    )
 
 
 def found(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -69,7 +71,7 @@ def found(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[
     whole, pruned = dict[str, Any](), start.pruned
 
     def look(*given: Any) -> Any:
-        outcome = pruned(*given)
+        outcome: Any = pruned(*given)
         with task.model.restored():
             send_back(outcome.calibrated.numbers, outcome.calibrated.tags)
             whole.update(stored_numbers(task.model.copy_proto()))
@@ -85,7 +87,8 @@ def outputs(path: Path, numbers: dict[str, Any]) -> Any:
     proto = onnx.load(path)
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in numbers.items())
-    return ReferenceEvaluator(proto).run(None, samples())[0]
+    made: Any = ReferenceEvaluator(proto).run(None, samples())
+    return made[0]
 
 
 def test_a_start_does_what_the_calibrated_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +138,8 @@ def test_what_is_delivered_without_a_step_that_helps_is_the_start(tmp_path: Path
     path = net(tmp_path / "net.onnx")
     result = osp.finetune(path, data=samples(), pattern="unstructured", sparsity=0.9, batch_size=16, steps=4, lr=1e-12)
     assert result.model is not None
-    details, dense = result.report.details, stored_numbers(onnx.load(path))
+    details: Any = result.report.details
+    dense = stored_numbers(onnx.load(path))
     ours = stored_numbers(result.model)
     assert not np.allclose(ours["b"], dense["b"], rtol=1e-2)
     assert details["loss"] <= details["loss_without_training"]

@@ -17,8 +17,7 @@ from onnxsparse.engines.torch import library as torch
 from onnxsparse.planning.trainable import send_back
 from onnxsparse.recipes.flags import recipe_of
 from onnxsparse.train import start
-from onnxsparse.train.moved_statistics import with_statistics
-from onnxsparse.train.start import started
+from onnxsparse.train.start import started, with_statistics
 from onnxsparse.train.task import ask
 from tests.cases import for_each
 

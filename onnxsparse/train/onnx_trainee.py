@@ -71,6 +71,20 @@ def _tag_in(key: str) -> str:
     return key.split("/")[1] if "/" in key else ""
 
 
+@contextmanager
+def _opened(masked: Sequence[tuple[Array, Array]]) -> Iterator[None]:
+    """Masks, each behind its weight, that hide nothing for a while: numbers are zero where they were."""
+    kept = [mask != 0 for _, mask in masked]
+    for weight, mask in masked:
+        hide(weight, mask)
+        mask[...] = 1
+    try:
+        yield
+    finally:
+        for (_, mask), keep in zip(masked, kept):
+            mask[...] = keep
+
+
 class OnnxTrainee(Trainee):
     """A stored model and its engine. `make` makes the engine of a graph; `caution` is what rates are multiplied with.
 
@@ -192,16 +206,8 @@ class OnnxTrainee(Trainee):
 
     @contextmanager
     def opened(self, params: Sequence[Param]) -> Iterator[None]:
-        masks = [(param, mask) for param in params if (mask := self._mask(param)) is not None]
-        kept = [mask != 0 for _, mask in masks]
-        for param, mask in masks:
-            hide(self._weight(param), mask)
-            mask[...] = 1
-        try:
+        with _opened([(self._weight(param), mask) for param in params if (mask := self._mask(param)) is not None]):
             yield
-        finally:
-            for (_, mask), keep in zip(masks, kept):
-                mask[...] = keep
 
     @property
     def has_samples(self) -> bool:
@@ -357,8 +363,8 @@ class OnnxTrainee(Trainee):
     def dense_gradients(self, tags: Sequence[str]) -> Mapping[str, Array]:
         """They are the engine's own, among those since the last update: whoever asked for them discards them."""
         assert self._batch is not None
-        wanted = set(tags)
-        with self.opened([param for param in self.params if param.tag in wanted]):
+        weights, frozen = self.engine.weights, self.engine.frozen
+        with _opened([(weights[tag], frozen[f"{tag}/{MASK}"]) for tag in tags]):
             self.engine.discard_gradients()
             self.engine.step(self._batch)
         return self.engine.gradients()

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxsparse import checkpoints, schedules
 from onnxsparse.acts.act import MASK
 from onnxsparse.acts.weights import choice
 from onnxsparse.allocations.curves import Sensitivity
+from onnxsparse.calibration.batch_norms import EPSILON
 from onnxsparse.engines.engine import Engine
 from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.graph.attributes import Attributes
+from onnxsparse.graph.biases_and_scales import containers
 from onnxsparse.graph.model import Model
 from onnxsparse.losses import in_units, scale_along
 from onnxsparse.math.values import Array
@@ -35,6 +40,7 @@ from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.model_inputs import fields_of
 from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.stored_params import StoredParam, vector_param
 from onnxsparse.planning.trainable import send_back
 from onnxsparse.recipes.modifiers.pruning import PLAIN, Pruning
 from onnxsparse.train.evaluation import File, float_now
@@ -157,7 +163,8 @@ def recalibrated(task: Task, engine: Engine, drops: Mapping[str, int]) -> Calibr
     model.sizes = task.model.sizes
     going = {row.name: drops[tag] for tag, row in task.planned.items()}
     rows = (replace(row, drop=going[row.name], cut=None) if row.name in going else row for row in task.plan.rows)
-    return _calibrated(task, model, in_model(model, replace(task.plan, rows=tuple(rows))))
+    found = _calibrated(task, model, in_model(model, replace(task.plan, rows=tuple(rows))))
+    return replace(found, numbers=with_statistics(model, found.numbers, task.every))
 
 
 def _settled(task: Task, row: PlanRow) -> PlanRow:
@@ -186,7 +193,7 @@ def _as_declared(array: Array, axis: int, rank: int) -> Array:
 def _judged(task: Task, found: Calibrated) -> Start:
     """The start, where the rule takes it."""
     masked = {row.name: row for row in found.plan.planned}
-    numbers = {tag: array.astype(np.float32) for tag, array in found.numbers.items() if tag in task.every}
+    numbers = with_statistics(task.model, found.numbers, task.every)
     refitted, plain = distance(task, found.plan, numbers), distance(task, task.plan, {})
     said = f"{refitted:.4g} from the dense model's on samples held out, plainly pruned {plain:.4g}"
     if refitted > plain:
@@ -221,6 +228,52 @@ def _alike(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> bool:
 def _apart(batches: Sequence[Sequence[Mapping[str, Array]]], name: str) -> float:
     dense, ours = (np.concatenate([np.atleast_1d(batch[at][name]) for batch in batches]) for at in (0, 1))
     return in_units(np.square(ours.astype(np.float64) - dense), scale_along(dense, dense.ndim))
+
+
+# -- Statistics of BatchNormalization that calibration re-estimated, as the scale and bias of the node.
+#
+# Statistics stand still in a training, so a start would lose what calibration made of them. The same function with the
+# stored mean and variance, where mean' and variance' are the re-estimated ones, is
+#
+#     scale' = scale * sqrt((variance + eps) / (variance' + eps))
+#     bias'  = bias + scale * (mean - mean') / sqrt(variance' + eps)
+#
+# 1. Where the statistics train (`--train-bn`), they stay what calibration found.
+# 2. Left as they are: nodes whose scale or bias does not train, or is read by another node, too.
+
+
+def with_statistics(model: Model, numbers: Mapping[str, Array], trained: Mapping[str, StoredParam]) -> dict[str, Array]:
+    """The numbers of what trains, by tag, with those of statistics moved into scales and biases."""
+    homes = model.flow.stores.homes.items()
+    stored = {tensor.name: vector_param(tensor, home.tag) for tensor, home in homes if not home.scope}
+    found = {tag: array.astype(np.float32) for tag, array in numbers.items() if tag in trained}
+    for node in _norms(model):
+        params = [stored[name] for name in node.input[1:5] if name in stored]
+        if len(params) == 4 and all(one.tag in trained for one in params[:2]):
+            found.update(_moved(node, params, numbers, trained))
+    return found
+
+
+def _norms(model: Model) -> Iterator[NodeProto]:
+    """Those whose scale and bias nothing else reads."""
+    readers = Counter(name for container in containers(model) for node in container.node for name in node.input)
+    for node in model.proto.graph.node:
+        if node.op_type == "BatchNormalization" and all(readers[name] == 1 for name in node.input[1:3]):
+            yield node
+
+
+def _moved(
+    node: NodeProto, params: list[StoredParam], numbers: Mapping[str, Array], trained: Mapping[str, StoredParam]
+) -> dict[str, Array]:
+    """The new scale and bias of one node, by tag; nothing where its statistics are as they were, or train."""
+    if not any(one.tag in numbers and one.tag not in trained for one in params[2:]):
+        return {}
+    scale, bias, mean, variance = (np.asarray(numbers.get(one.tag, one.numbers()), np.float64) for one in params)
+    old_mean, old_variance = (one.numbers().astype(np.float64) for one in params[2:])
+    epsilon = Attributes(node, {}).number("epsilon", EPSILON)
+    spread = np.sqrt(variance + epsilon)
+    moved = scale * np.sqrt(old_variance + epsilon) / spread, bias + scale * (old_mean - mean) / spread
+    return {one.tag: array.astype(np.float32) for one, array in zip(params, moved)}
 
 
 # -- keeping it

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.engines.ort import library as ort
@@ -143,3 +144,21 @@ def test_rates_are_lower_near_the_goal() -> None:
     assert rates == sorted(rates)
     assert all(near < Training().base_rate(share) for near, share in zip(rates, (0.5, 0.8, 0.9, 0.95)))
     assert Training(rate=0.1).base_rate(0.5, near=True) == 0.1
+
+
+def test_where_every_rate_harms_the_start_is_delivered(
+    digits_cnn: Path, images: dict[str, Any], whole: osp.Result
+) -> None:
+    """Number by number: the loss on the samples held out is that of the start, and nothing of a training is left."""
+    task = started(task_of(digits_cnn, images, **{name: STEPS[name] for name in ("pattern", "sparsity")}))
+    result = osp.finetune(digits_cnn, data=images, lr=1e4, **STEPS)
+    details = result.report.details
+    assert result.model is not None
+    assert not details["trained"]
+    assert details["loss"] == details["loss_without_training"] == whole.report.details["loss_without_training"]
+    stored = {one.name: numpy_helper.to_array(one) for one in result.model.graph.initializer}
+    assert task.start
+    for tag, array in task.start.items():
+        known = task.planned.get(tag)
+        keep = 1 if known is None or known.keep is None else known.keep.reshape(array.shape)
+        assert (stored[task.tags[tag].name] == array * keep).all()

@@ -1,4 +1,4 @@
-"""Values of a configuration that the command line says otherwise: `--opts trainer.max_iter=10 net.0.kwargs.width=0.25`."""
+"""Values of a configuration that the command line says otherwise, as `--opts trainer.max_iter=10`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.train.cut import search_in
 from onnxsparse.train.task import ask
 from tests.engine_marks import ENGINES, TRAINS
-from tests.train.small_detectors import one_stage, pictures, two_stage
+from tests.train.small_detectors import one_stage, pictures, two_levels, two_stage
 
 ALLOWED: dict[str, Any] = {"pattern": "2:4", "allow": "output,small,stem"}
 
@@ -181,6 +181,18 @@ def test_layers_behind_the_boxes_train_with_those_of_the_dense_model(engine: str
         assert np.abs(after[name] - before[name])[after[name] != 0].max() > 1e-4
     assert not details["distance_of_file"]
     assert any("'NonMaxSuppression' chooses what they are of" in note for note in result.report.notes)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_layers_behind_several_levels_of_pooling_train_though_each_has_as_many_boxes_as_data_say(engine: str) -> None:
+    dense = two_levels()
+    result = osp.finetune(dense, data={"x": pictures()}, steps=12, batch_size=8, engine=engine, until="auto", **ALLOWED)
+    assert result.model is not None
+    assert same_but_weights(dense, result.model)
+    assert not any("not trained" in note for note in result.report.notes)
+    before, after = arrays_of(dense), arrays_of(result.model)
+    for name in ("fc", "classes", "c2"):
+        assert np.abs(after[name] - before[name])[after[name] != 0].max() > 1e-4
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from typing import Any
 from onnxsparse.cli import Parser, guarded
 from onnxsparse.cli.output import watched
 from onnxsparse.dialects.msbench import configuration
-from onnxsparse.dialects.msbench.network_job import describes_network, overridden, without_effect
+from onnxsparse.dialects.msbench.network_job import describes_network, without_effect
+from onnxsparse.dialects.msbench.overrides import overridden
 from onnxsparse.engines.processes import is_first, speaks
 from onnxsparse.errors import OptionError, Stopped, StoppedError
 
@@ -90,9 +91,9 @@ def network_runner(path: str, found: Mapping[str, Any], start: str, given: argpa
 def onnx_runner(path: str, start: str, given: argparse.Namespace) -> Any:
     from onnxsparse.dialects.msbench.runner import SparseRunner
 
-    if given.opts or given.whole or given.scenes:
-        raise OptionError("--opts, --scenes and --whole are for configurations with a network (net, dataset, no model)")
-    return SparseRunner(path, start, given.evaluate, given.quiet)
+    if given.whole or given.scenes:
+        raise OptionError("--scenes and --whole are for configurations with a network (net, dataset, no model)")
+    return SparseRunner(path, start, given.evaluate, given.quiet, given.opts)
 
 
 if __name__ == "__main__":

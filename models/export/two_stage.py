@@ -71,23 +71,24 @@ def proposals_graph(
 
 
 def _pooled(graph: Graph, rois: str, features: Sequence[Feature], pooling: Pooling) -> str:
-    """RoiAlign of every level on its own proposals, then in the order of the proposals."""
+    """RoiAlign of every level on its own proposals, each result at the place of its proposal."""
     numbers = _level_of(graph, rois, len(features), pooling.base_scale)
-    places, parts = [], []
+    sizes = [features[0].shape[1], pooling.size, pooling.size]
+    rows = graph.op("Concat", graph.op("Shape", numbers), graph.integers(sizes), axis=0)
+    pooled = graph.op("ConstantOfShape", rows)
     for number, feature in enumerate(features):
         own = graph.op("Equal", numbers, graph.integers(number))
-        places.append(graph.op("Squeeze", graph.op("NonZero", own), graph.integers([0])))
-        mine = graph.op("Gather", rois, places[-1], axis=0)
-        image = graph.op("Mul", places[-1], graph.integers(0))
+        places = graph.op("Squeeze", graph.op("NonZero", own), graph.integers([0]))
+        mine = graph.op("Gather", rois, places, axis=0)
+        image = graph.op("Mul", places, graph.integers(0))
         align = {
             "output_height": pooling.size, "output_width": pooling.size, "mode": "avg",
             "sampling_ratio": pooling.sampling_ratio, "spatial_scale": 1.0 / feature.stride,
             "coordinate_transformation_mode": "half_pixel",
         }  # fmt: skip
-        parts.append(graph.op("RoiAlign", feature.name, mine, image, **align))
-    order = graph.op("Concat", *places, axis=0)
-    back = graph.ops("TopK", [order, graph.op("Shape", order)], 2, largest=0)[1]
-    return graph.op("Gather", graph.op("Concat", *parts, axis=0), back, axis=0)
+        found = graph.op("RoiAlign", feature.name, mine, image, **align)
+        pooled = graph.op("ScatterND", pooled, graph.op("Unsqueeze", places, graph.integers([1])), found)
+    return pooled
 
 
 def _level_of(graph: Graph, rois: str, levels: int, base_scale: float) -> str:

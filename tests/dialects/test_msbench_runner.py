@@ -309,6 +309,38 @@ def test_mistakes_are_one_line(tmp_path):
     assert "nothing says which model" in found.stderr
 
 
+@trains
+def test_other_values_go_before_those_of_the_file(tmp_path, capsys):
+    """As `--opts`: the run is that of a file which says them itself, and a checkpoint of other values is refused."""
+    path = desk(tmp_path)
+    others = ["trainer.max_epoch=null", "trainer.max_iter=8", "trainer.lr_scheduler.kwargs={}", "saver.save_freq=8"]
+    assert train_sparse.main([path, "--opts", *others]) == 0, capsys.readouterr().err
+    said = desk(
+        tmp_path,
+        trainer={"max_epoch": None, "max_iter": 8, "lr_scheduler": {"type": "CosineAnnealingLR", "warmup_iter": 1}},
+        saver={"save_dir": str(tmp_path / "same"), "save_freq": 8, "pretrain_model": str(tmp_path / "net.onnx")},
+    )
+    SparseRunner(said, quiet=True).run()
+    assert (tmp_path / "saved/sparse.onnx").read_bytes() == (tmp_path / "same/sparse.onnx").read_bytes()
+    capsys.readouterr()
+    assert train_sparse.main([said, "--opts", f"saver.save_dir={tmp_path / 'same'}", "trainer.max_iter=9"]) == 2
+    assert "trainer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--opts", "trainer.max_iter"], "--opts takes values such as trainer.max_iter=10, not 'trainer.max_iter'"),
+        (["--opts", "trainer.max_iters=3"], "trainer has an unknown key 'max_iters'"),
+        (["--scenes"], "--scenes and --whole are for configurations with a network"),
+        (["--whole"], "--scenes and --whole are for configurations with a network"),
+    ],
+)
+def test_other_values_are_as_those_of_the_file_and_a_model_has_neither_scenes_nor_parts(tmp_path, words, said, capsys):
+    assert train_sparse.main([desk(tmp_path), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_configurations_are_json_too(tmp_path):
     config = yaml.safe_load(Path(desk(tmp_path)).read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -61,7 +61,8 @@ def test_rows_that_were_not_run_are_named(book):
 @pytest.mark.parametrize("row", bench_detection.ROWS)
 def test_every_row_reads_a_configuration_that_is_there(network, row, tmp_path):
     from onnxsparse.dialects.msbench import configuration
-    from onnxsparse.dialects.msbench.network_job import overridden, read_network_job
+    from onnxsparse.dialects.msbench.network_job import read_network_job
+    from onnxsparse.dialects.msbench.overrides import overridden
 
     case = Case(network, 1, tmp_path)
     path = case.config(row)

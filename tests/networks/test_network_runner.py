@@ -27,9 +27,10 @@ from tiny_network import Builders
 
 from onnxsparse import checkpoints
 from onnxsparse.dialects.msbench import build_sparse_scheduler
-from onnxsparse.dialects.msbench.network_job import overridden, read_network_job, without_effect
+from onnxsparse.dialects.msbench.network_job import read_network_job, without_effect
 from onnxsparse.dialects.msbench.network_levels import Delivered, show_levels
 from onnxsparse.dialects.msbench.network_runner import BEST, LATEST, STEPS, NetworkRunner
+from onnxsparse.dialects.msbench.overrides import overridden
 from onnxsparse.dialects.msbench.start_state import named_numbers
 from onnxsparse.dialects.msbench.trainer_section import RateOfStage, WarmUp
 from onnxsparse.errors import OptionError, OutputError

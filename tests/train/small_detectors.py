@@ -96,6 +96,43 @@ def two_stage() -> ModelProto:
     return _model(nodes, stored, [make_tensor_value_info("probabilities", TensorProto.FLOAT, ["count", 8])])
 
 
+def two_levels() -> ModelProto:
+    """The same, each proposal pooled from the level of its size: how many a level has hangs on the picture."""
+    made = two_stage()
+    (pool,) = (node for node in made.graph.node if node.op_type == "RoiAlign")
+    place = list(made.graph.node).index(pool)
+    nodes = [
+        make_node("MaxPool", ["f"], ["g"], kernel_shape=[2, 2], strides=[2, 2]),
+        make_node("Gather", ["rois", "zero"], ["left"], axis=1),
+        make_node("Less", ["left", "middle"], ["is.f"]),
+        make_node("Not", ["is.f"], ["is.g"]),
+        make_node("Shape", ["is.f"], ["many"], end=1),
+        make_node("Concat", ["many", "pooled_sizes"], ["sizes"], axis=0),
+        make_node("ConstantOfShape", ["sizes"], ["filled"]),
+    ]
+    for level, before, after, scale in (("f", "filled", "half", 0.25), ("g", "half", "pooled", 0.125)):
+        nodes += [
+            make_node("Squeeze", [f"is.{level}", "one"], [f"own.{level}"]),
+            make_node("NonZero", [f"own.{level}"], [f"found.{level}"]),
+            make_node("Transpose", [f"found.{level}"], [f"rows.{level}"]),
+            make_node("Squeeze", [f"found.{level}", "zero"], [f"places.{level}"]),
+            make_node("Gather", ["rois", f"places.{level}"], [f"rois.{level}"]),
+            make_node("Mul", [f"places.{level}", "none"], [f"pictures.{level}"]),
+            make_node(
+                "RoiAlign", [level, f"rois.{level}", f"pictures.{level}"], [f"part.{level}"],
+                output_height=3, output_width=3, sampling_ratio=2, spatial_scale=scale,
+            ),
+            make_node("ScatterND", [before, f"rows.{level}", f"part.{level}"], [after]),
+        ]  # fmt: skip
+    every = [*made.graph.node[:place], *nodes, *made.graph.node[place + 1 :]]
+    del made.graph.node[:]
+    made.graph.node.extend(every)
+    stored = {"none": np.int64(0), "middle": np.float32(8), "pooled_sizes": np.array([16, 3, 3])}
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items())
+    checker.check_model(made)
+    return made
+
+
 def pictures(count: int = 40) -> Any:
     return np.random.default_rng(1).standard_normal((count, 4, SIDE, SIDE)).astype(np.float32)
 

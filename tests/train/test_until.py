@@ -22,7 +22,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.train.cut import search_in
 from onnxsparse.train.task import ask
 from tests.engine_marks import ENGINES, TRAINS
-from tests.train.small_detectors import one_stage, pictures, two_stage
+from tests.train.small_detectors import one_stage, pictures, two_levels, two_stage
 
 ALLOWED: dict[str, Any] = {"pattern": "2:4", "allow": "output,small,stem"}
 
@@ -120,6 +120,46 @@ def test_a_detector_with_copied_heads_trains_as_one_and_comes_back_whole(engine:
     assert rows["head.1"].reason == "tied with 'head.0'"
 
 
+class StopError(Exception):
+    """Stands for whatever ends a run."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("until", ["auto", None])
+def test_copies_are_one_weight_still_when_a_run_that_was_stopped_goes_on(
+    tmp_path: Path, engine: str, until: str | None
+) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row["step"] > 6:
+            raise StopError
+
+    dense = one_stage() if until else without_choice(one_stage())
+    given: dict[str, Any] = {
+        "data": {"x": pictures()}, "steps": 12, "batch_size": 8, "engine": engine, "until": until, "tie_equal": True,
+        **ALLOWED,
+    }  # fmt: skip
+    whole = osp.finetune(dense, **given)
+    with pytest.raises(StopError):
+        osp.finetune(dense, checkpoint=tmp_path / "run", watch=stop, **given)
+    resumed = osp.finetune(dense, checkpoint=tmp_path / "run", resume=True, **given)
+    assert whole.model is not None
+    assert resumed.model is not None
+    assert resumed.model.graph == whole.model.graph
+    before, after = arrays_of(dense), arrays_of(resumed.model)
+    factors = (before["head.1"] / before["head.0"])[:, :1, :1, :1]
+    np.testing.assert_allclose(after["head.1"], after["head.0"] * factors, rtol=1e-5, atol=1e-6)
+
+
+def without_choice(proto: ModelProto) -> ModelProto:
+    """The same network, whose outputs are what its post-processing decodes."""
+    made = [node for node in proto.graph.node if node.op_type not in ("NonMaxSuppression", "Squeeze", "Gather")]
+    del proto.graph.node[:], proto.graph.output[:]
+    proto.graph.node.extend(made)
+    for name in ("logits", "decoded"):
+        proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return proto
+
+
 def batches() -> Iterator[dict[str, Any]]:
     every = pictures()
     for start in range(0, len(every), 8):
@@ -141,6 +181,18 @@ def test_layers_behind_the_boxes_train_with_those_of_the_dense_model(engine: str
         assert np.abs(after[name] - before[name])[after[name] != 0].max() > 1e-4
     assert not details["distance_of_file"]
     assert any("'NonMaxSuppression' chooses what they are of" in note for note in result.report.notes)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_layers_behind_several_levels_of_pooling_train_though_each_has_as_many_boxes_as_data_say(engine: str) -> None:
+    dense = two_levels()
+    result = osp.finetune(dense, data={"x": pictures()}, steps=12, batch_size=8, engine=engine, until="auto", **ALLOWED)
+    assert result.model is not None
+    assert same_but_weights(dense, result.model)
+    assert not any("not trained" in note for note in result.report.notes)
+    before, after = arrays_of(dense), arrays_of(result.model)
+    for name in ("fc", "classes", "c2"):
+        assert np.abs(after[name] - before[name])[after[name] != 0].max() > 1e-4
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ from models.networks.network import TwoStage  # noqa: E402
 from models.workflow import Workflow  # noqa: E402
 from onnxsparse.dialects.msbench import configuration, scheduler_of  # noqa: E402
 from onnxsparse.dialects.msbench.configuration import Part  # noqa: E402
-from onnxsparse.dialects.msbench.network_job import NetworkJob, overridden, read_network_job  # noqa: E402
+from onnxsparse.dialects.msbench.network_job import NetworkJob, read_network_job  # noqa: E402
+from onnxsparse.dialects.msbench.overrides import overridden  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 COMPARED = 16

@@ -17,13 +17,14 @@ smoothing that stands there counts where the job trains with cross-entropy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse import losses
 from onnxsparse.dialects.msbench import configuration
 from onnxsparse.dialects.msbench.configuration import Configuration, number, path_text, switch
+from onnxsparse.dialects.msbench.overrides import overridden
 from onnxsparse.dialects.msbench.trainer_section import (
     WARM_UP,
     WARM_UP_EPOCHS,
@@ -95,9 +96,9 @@ class Job:
         return str(self.options.get("loss") or "").partition(":")[0]
 
 
-def read_job(path: str) -> Job:
-    """Read the file of a training; what it says that means nothing here is a note."""
-    found = configuration.plain(configuration.load(path))
+def read_job(path: str, others: Sequence[str] = ()) -> Job:
+    """Read the file of a training, and others of its values; what it says that means nothing here is a note."""
+    found = configuration.plain(overridden(configuration.load(path), others))
     if not isinstance(found, Mapping):
         raise OptionError(f"{path} is no configuration of a training")
     parts = {name: _section(found, name) for name in KNOWN}

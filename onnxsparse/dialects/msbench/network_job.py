@@ -30,7 +30,6 @@ from onnxsparse.dialects.msbench.trainer_section import (
     warm_up_of,
 )
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.planning.plain_yaml import read_yaml
 
 BASE, SPARSE = "base", "sparse"
 KNOWN: Mapping[str, tuple[str, ...]] = {
@@ -99,16 +98,6 @@ def describes_network(found: Any) -> bool:
     return isinstance(found, Mapping) and bool(found.get("net")) and not (found.get("model") or found.get("data"))
 
 
-def overridden(found: Any, words: Sequence[str]) -> Any:
-    """A configuration with other values, each as `trainer.max_iter=10`; values are read as YAML, places are numbers."""
-    for word in words:
-        path, mark, text = word.partition("=")
-        if not mark or not all(path.split(".")):
-            raise OptionError(f"--opts takes values such as trainer.max_iter=10, not {word!r:.60}")
-        found = _put(found, path.split("."), _value(path, text), path)
-    return found
-
-
 def without_effect(found: Mapping[str, Any], words: Sequence[str]) -> list[str]:
     """A line for each of these values that is put where only anchors were, whose values are in place already."""
     return [
@@ -118,26 +107,6 @@ def without_effect(found: Mapping[str, Any], words: Sequence[str]) -> list[str]:
         if (key := word.partition("=")[0].split(".")[0]) == ANCHORED
         or (key not in TOP and _is_anchored(key, found.get(key)))
     ]
-
-
-def _value(path: str, text: str) -> Any:
-    try:
-        return read_yaml(text)
-    except Exception as error:  # as of a file: tags raise whatever their constructor raises
-        raise OptionError(f"--opts {path}: {text!r:.60} is no value in YAML") from error
-
-
-def _put(found: Any, path: Sequence[str], value: Any, whole: str) -> Any:
-    if not path:
-        return value
-    first, rest = path[0], path[1:]
-    if isinstance(found, list):
-        if not first.isdigit() or int(first) >= len(found):
-            raise OptionError(f"--opts {whole}: {first!r:.40} is no place in a list of {len(found)}")
-        return [_put(one, rest, value, whole) if at == int(first) else one for at, one in enumerate(found)]
-    if found is not None and not isinstance(found, Mapping):
-        raise OptionError(f"--opts {whole}: there is nothing called {first!r:.40} in {found!r:.40}")
-    return {**(found or {}), first: _put((found or {}).get(first), rest, value, whole)}
 
 
 def read_network_job(path: str, found: Any) -> NetworkJob:

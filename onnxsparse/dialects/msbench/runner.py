@@ -71,8 +71,10 @@ RESULT = "sparse.onnx"
 class SparseRunner:
     """One training; a subclass may change a step."""
 
-    def __init__(self, config: str, start: str = "", evaluate: bool = False, quiet: bool = False) -> None:
-        self.job: Job = read_job(config)
+    def __init__(
+        self, config: str, start: str = "", evaluate: bool = False, quiet: bool = False, others: Sequence[str] = ()
+    ) -> None:
+        self.job: Job = read_job(config, others)
         self.start, self.evaluates, self.quiet = start, evaluate, quiet
         self.iteration = 0
         self.found: checkpoints.Checkpoint | None = None

@@ -166,8 +166,8 @@ def _roots(name: str, makers: dict[str, NodeProto], stored: set[str]) -> set[str
 #    operators have no gradient) or is control flow.
 # 2. What it reads becomes a distillation target of kind 'cut', matched to the dense model's; where that is no float of
 #    fixed shape, the nearest values before it that are.
-# 3. What it gives is fed, as the dense model computes it. Nodes that read something else than a tensor from it (a
-#    sequence) are cut out with it.
+# 3. What it gives is fed, as the dense model computes it. Nodes that read something else than a tensor of fixed shape
+#    from it (a sequence, or as many rows as data say) are cut out with it.
 # 4. Random numbers are fed too: the dense model's are the ones to train with. So is what is rounded to whole numbers
 #    and back: the engine cannot build a graph with such nodes.
 # 5. Outputs that only what is fed has a say in are no targets any more. Weights that no target is left for have a
@@ -240,13 +240,16 @@ class _Cut:
         """Each node in order: kept, or cut out."""
         for node in self.model.graph.node:
             moved = [name for name in reads(node) if name in self.alive]
-            handed = any(name in self.given and name not in self.shapes for name in reads(node))
+            handed = any(name in self.given and not self._is_fixed(name) for name in reads(node))
             if node.op_type in FED or handed or (moved and (node.name in self.blocked or node.op_type in CONTROL_FLOW)):
                 self._stop(node, moved)
                 continue
             self.kept.append(node)
             if moved and node.op_type not in SIZES:
                 self.alive |= {name for name in node.output if name}
+
+    def _is_fixed(self, name: str) -> bool:
+        return name in self.shapes and self.shapes[name].sizes is not None
 
     def _stop(self, node: NodeProto, moved: Collection[str]) -> None:
         self.stops.append(node)
@@ -270,7 +273,7 @@ class _Cut:
         signals += self.signals.values()
         keep(graph.node, self.kept)
         for name in self.given:
-            if name in self.shapes:
+            if self._is_fixed(name):
                 shaped = self.shapes[name]
                 graph.input.append(make_tensor_value_info(name, shaped.kind, shaped.sizes))
         reduce_to(self.model, [signal.name for signal in signals])

@@ -15,13 +15,15 @@ from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype, tensor
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.library import Feed, Runner
-from onnxsparse.graph.edit import COUNTING, downstream, extracted, keep
+from onnxsparse.graph.edit import COUNTING, extracted, keep, reads
 from onnxsparse.math.values import Array
 
 # -- Fixed shapes: of the inputs as they are fed, and of every value as inferred or, where that fails, as it came out.
 #
 # A value has no fixed shape if the number of its elements depends on the data: the operators of `COUNTING` make such
-# values, and so does whatever came out in two sizes.
+# values, and so does whatever came out in two sizes. What such values are scattered into has the shape that it had.
+
+SCATTERING = {"ScatterND", "ScatterElements", "Scatter"}
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,12 @@ def shapes_of(model: ModelProto, feeds: Sequence[Feed]) -> dict[str, Shaped]:
 
 def _counted(model: ModelProto) -> set[str]:
     """What hangs on a count of data. Inference that knows the sizes nevertheless is not believed here."""
-    sources = {name for node in model.graph.node if node.op_type in COUNTING for name in node.output if name}
-    if not sources:
-        return set()
-    sized = {value.name for value in model.graph.value_info if _sizes(value) is not None}
-    return downstream(model.graph, sources) - sized
+    loose: set[str] = set()
+    for node in model.graph.node:
+        read = list(node.input[:1]) if node.op_type in SCATTERING else reads(node)
+        if node.op_type in COUNTING or any(name in loose for name in read):
+            loose |= {name for name in node.output if name}
+    return loose - {value.name for value in model.graph.value_info if _sizes(value) is not None}
 
 
 def _inferred(model: ModelProto) -> dict[str, Shaped]:
@@ -129,7 +132,7 @@ def _declared(name: str, shapes: Mapping[str, Shaped]) -> ValueInfoProto | None:
 #
 # 1. ONNX's own inference goes first, on a copy without the large constants.
 # 2. What it leaves open (operators of other domains) is read off two runs of the graph on different inputs. A shape
-#    that differs between them depends on the data and stays unknown.
+#    that differs between them depends on the data and stays unknown, and so does one that hangs on a count of data.
 # 3. A graph that the runtime cannot run keeps its gaps: whoever needs a shape says so.
 
 _SMALL = 1024  # constants up to this many elements may be shapes that the inference computes with
@@ -138,7 +141,8 @@ _SMALL = 1024  # constants up to this many elements may be shapes that the infer
 def infer_shapes(model: ModelProto) -> None:
     """Replace the `value_info` of the graph by what holds for its fixed inputs."""
     found = {value.name: value for value in _by_onnx(model) if is_fixed(value)}
-    missing = [name for name in _written(model.graph) if name not in found]
+    loose = _counted(model)
+    missing = [name for name in _written(model.graph) if name not in found and name not in loose]
     if missing:
         found.update((value.name, value) for value in _by_running(model, missing))
     del model.graph.value_info[:]

@@ -14,10 +14,11 @@ from typing import ClassVar
 import numpy as np
 
 from onnxsparse.math.values import Array, Reading, Values
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.plugins import Plugin
 from onnxsparse.scores import InputScore, Obs, Score
 from onnxsparse.solvers.choosing import Part, goals, groups_of
-from onnxsparse.solvers.rounds import Choose, Fitted, Layer, importance, joined, kinds, rounds
+from onnxsparse.solvers.rounds import EXCHANGES, Choose, Fitted, Layer, importance, joined, kinds, rounds
 
 
 class Solver(Plugin, ABC):
@@ -65,7 +66,8 @@ class LeastSquares(Solver):
 
     def solve(self, layer: Layer, parts: Sequence[Part], drops: Sequence[int], score: Score, joint: bool) -> Fitted:
         if isinstance(score, Obs):
-            return last(rounds(layer, goals(parts, drops, joint=joint), groups_of(parts)))
+            exchanges = EXCHANGES if all(isinstance(part.pattern, (Unstructured, type(None))) for part in parts) else 0
+            return last(rounds(layer, goals(parts, drops, joint=joint), groups_of(parts), exchanges))
         mask, refits = one_mask(layer, parts, drops, score, joint), layer.refits()
         found = [
             (one.block, one.under(mask[one.block.outputs], layer.dense[one.block.outputs], False)) for one in refits

@@ -14,9 +14,8 @@ one position to the next, an error e_p of that output moves the outputs of the m
    which is the plain mean square of what is left when the errors of a sample are drawn towards their mean, to
    sqrt(1 - a) of the way. Errors are linear in the inputs and in the outputs that are wanted: both are drawn so, and
    all that follows is least squares as before.
-3. Means over a sample are much fewer than positions, and fitted too closely by as many weights: `COUNTS` of their part
-   is taken. Measured on eight networks at 80 to 95 %: errors are 10 to 30 per cent less with it than without, and on
-   depthwise ones least at 1, on others at 0.3 or less.
+3. Means over a sample are much fewer than positions, and as many weights fit them too closely: `COUNTS` of their part
+   is taken. It was measured on networks of images of five kinds, at 90 and 95 % of zeros.
 4. Where positions do not lie sample by sample in memory, B is about A and the share nothing.
 """
 
@@ -62,8 +61,8 @@ class Energies:
 
 
 def drawn_together(rows: Array, samples: int, share: float) -> Array:
-    """The rows of each sample drawn towards their mean, so that this counts by its share in their squares. Rows that are
-    not all finite stay as they are."""
+    """The rows of each sample drawn towards their mean, so that this counts by its share in their squares. Rows that
+    are not all finite stay as they are."""
     count = len(rows) // max(samples, 1)
     if not share or count < 2 or count * samples != len(rows) or not np.isfinite(rows).all():
         return rows

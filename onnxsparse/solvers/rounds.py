@@ -6,7 +6,7 @@
 2. Every round goes further: geometrically in what is kept, or through N:M with a larger N.
 3. In these rounds what is gone stays gone. A weight that is zero already goes before any other.
 4. Exchanges come after them: the weights that are gone and would help most come back, and as many go again, those that
-   cost least then. Each is kept if the error is less (about a tenth in all, at 90 % of zeros).
+   cost least then. Each is kept if the error is less.
 What it does not do: decide how much goes.
 """
 

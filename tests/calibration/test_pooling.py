@@ -102,7 +102,7 @@ def outputs(model: onnx.ModelProto, x: Array) -> Array:
 @pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 def test_a_net_that_pools_keeps_its_outputs_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: dict[float, list[float]] = {}
-    for seed in range(3):
+    for seed in range(2):
         net = conv_net(tmp_path / f"{seed}.onnx", seed)
         data = samples(tmp_path / f"{seed}.npz", 96, seed + 10)
         with np.load(samples(tmp_path / "fresh.npz", 300, seed + 50)) as file:
@@ -115,4 +115,4 @@ def test_a_net_that_pools_keeps_its_outputs_better(tmp_path: Path, monkeypatch: 
             assert made.model is not None
             lost.setdefault(counts, []).append(float(np.square(outputs(made.model, x) - dense).mean()))
     with_means, without = np.log(lost[COUNTS]).mean(), np.log(lost[0.0]).mean()
-    assert with_means < without - 0.1  # 0.26 as it is
+    assert with_means < without - 0.1  # 0.29 as it is

@@ -65,14 +65,16 @@ class Saves:
             batches = probes.setdefault((layers[layer], which), [])
             _grown(_grown(batches, batch), draw).append(found.arrays[name])
         facts = found.facts
-        return Sensitivity(rows, probes, facts["unreached"], facts["engine"], tuple(facts["notes"]))
+        shares = {layers[int(number)]: share for number, share in facts["shares"].items()}
+        return Sensitivity(rows, probes, facts["unreached"], facts["engine"], tuple(facts["notes"]), shares)
 
     def keep_sensitivity(self, layers: Sequence[CalibratedLayer], known: Sensitivity) -> None:
         places = {layer: number for number, layer in enumerate(layers)}
         arrays = {f"rows {places[layer]}": array for layer, array in known.rows.items()}
         for (layer, which), batches in known.probes.items():
             arrays.update({f"probe {places[layer]} {which} {at}": block for at, block in _numbered(batches)})
-        facts = {"unreached": dict(known.unreached), "engine": known.engine, "notes": list(known.notes)}
+        facts: dict[str, Any] = {"unreached": dict(known.unreached), "engine": known.engine, "notes": [*known.notes]}
+        facts["shares"] = {str(places[layer]): share for layer, share in known.shares.items()}
         self.keep(SENSITIVITY, arrays, facts)
 
     # -- curves

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.calibration.pooling import drawn_together
 from onnxsparse.calibration.reductions import Reduction
 from onnxsparse.calibration.sensitivity import Probe, Sensitivity
 from onnxsparse.calibration.statistics import LayerMoments
@@ -91,23 +92,26 @@ class BlockMoments:
 class Moments:
     """The moments of each block of a layer: of the samples that fit, and of those that judge."""
 
-    def __init__(self, layer: CalibratedLayer, probe: Probe | None = None) -> None:
-        self._layer, self.probe = layer, probe
+    def __init__(self, layer: CalibratedLayer, probe: Probe | None = None, share: float = 0.0) -> None:
+        """`share`: of errors that of their means over a sample, see `pooling`."""
+        self._layer, self.probe, self._share = layer, probe, share
         self._shared, width = list(_alike(layer.reductions)), layer.shape[1]
         self._fit = [BlockMoments(width, len(one.outputs)) for one in self._shared]
         self._held = [BlockMoments(width, len(one.outputs)) for one in self._shared]
         matrix, self._own = layer.whole()
         self._matrix = matrix.astype("float32")
 
-    def add(self, which: int, batch: int, inputs: Feed, dense: Feed, held: bool) -> None:
+    def add(self, which: int, batch: int, inputs: Feed, dense: Feed, samples: Samples) -> None:
         """One batch of one of its nodes: the values before it in the net that is pruned, and in the dense one."""
+        size = samples.sizes[batch] if self._share else 0
         reduction = self._layer.reductions[which]
         wanted = reduction.rows(dense, dense)
         rows = wanted if inputs is dense else reduction.rows(inputs, dense)
-        for one, found in zip(self._shared, self._held if held else self._fit):
+        for one, found in zip(self._shared, self._held if samples.is_held(batch) else self._fit):
             block = one.blocks[which]
             if block is not None:
-                found.add(*self._asked(rows[block], wanted[block], self._matrix[one.outputs]))
+                pair = self._asked(rows[block], wanted[block], self._matrix[one.outputs])
+                found.add(*(drawn_together(part, size, self._share) for part in pair))
         if self.probe is not None:
             self.probe.take(which, batch, [own if self._own.all() else own[:, self._own] for own in rows])
 
@@ -184,13 +188,19 @@ def dense_moments(
             stream.run_to(place)  # piece by piece, as otherwise, so that no piece is larger
             continue
         if layer not in found:
-            found[layer] = Moments(layer, None if sensitivity is None else Probe(layer, sensitivity, samples.sizes))
+            found[layer] = _moments(layer, samples, sensitivity)
         moments = found[layer]
         reduction = layer.reductions[which]
         for batch, values in enumerate(stream.values([*reduction.inputs, *reduction.dense_inputs])):
-            moments.add(which, batch, values, values, samples.is_held(batch))
+            moments.add(which, batch, values, values, samples)
         if place == max(layer.places):
             yield layer, found.pop(layer)
+
+
+def _moments(layer: CalibratedLayer, samples: Samples, sensitivity: Sensitivity | None) -> Moments:
+    if sensitivity is None:
+        return Moments(layer)
+    return Moments(layer, Probe(layer, sensitivity, samples.sizes), sensitivity.shares.get(layer, 0.0))
 
 
 def run_before(layer: CalibratedLayer, dense: Stream, pruned: Stream) -> None:
@@ -200,13 +210,15 @@ def run_before(layer: CalibratedLayer, dense: Stream, pruned: Stream) -> None:
     dense.ready([*reduction.inputs, *reduction.dense_inputs])
 
 
-def swept_moments(layer: CalibratedLayer, dense: Stream, pruned: Stream, samples: Samples) -> Moments:
+def swept_moments(
+    layer: CalibratedLayer, dense: Stream, pruned: Stream, samples: Samples, share: float = 0.0
+) -> Moments:
     """The moments of a layer at its first node: what the net pruned so far gives it, against the dense net."""
-    which, moments = layer.places.index(layer.place), Moments(layer)
+    which, moments = layer.places.index(layer.place), Moments(layer, share=share)
     reduction = layer.reductions[which]
     names = [*reduction.inputs, *reduction.dense_inputs]
     for batch, (own, other) in enumerate(zip(pruned.values(reduction.inputs), dense.values(names))):
-        moments.add(which, batch, own, other, samples.is_held(batch))
+        moments.add(which, batch, own, other, samples)
     return moments
 
 

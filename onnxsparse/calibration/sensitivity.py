@@ -7,7 +7,8 @@ that the outputs move by the sum of g d. From it come
     E (sum over outputs and positions of g d)^2     what an error of the whole layer does: one that is alike in many
                                                     positions counts for more than one that is not
 
-in units of the outputs' variance. Both are means over samples and draws.
+in units of the outputs' variance. Both are means over samples and draws. How much of the second comes from errors that
+are alike in all positions of a sample is a number for each layer, its `share`: see `pooling`, which makes S of it, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from itertools import takewhile
 import numpy as np
 
 from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.calibration.pooling import Energies
 from onnxsparse.math.values import Array
 
 PROBED, PROBE_BYTES = 64, 1 << 28
@@ -39,6 +41,8 @@ class Sensitivity:
     """By value that a layer gives: why no gradient comes to it."""
     engine: str = ""
     notes: Sequence[str] = ()
+    shares: Mapping[CalibratedLayer, float] = field(default_factory=dict)
+    """Of the error of a layer that of the means over samples, where a layer is one node."""
 
 
 def nothing_known(*_: object) -> Sensitivity:
@@ -54,7 +58,7 @@ def sensitivity_of(
 ) -> Sensitivity:
     """Sum gradients up as they come: of each batch, one mapping for each draw; `sizes` are the samples of batches."""
     nodes = {one.result: (layer, which) for layer in layers for which, one in enumerate(layer.reductions) if one.result}
-    rows = {layer: np.zeros(layer.shape[0]) for layer in layers}
+    energies = {layer: Energies(layer.shape[0]) for layer in layers}
     probes: dict[tuple[CalibratedLayer, int], list[list[Blocks]]] = {}
     reached, left, total = set[CalibratedLayer](), PROBE_BYTES, max(sum(sizes), 1)
     for number, found in enumerate(gradients):
@@ -65,15 +69,18 @@ def sensitivity_of(
             blocks = layer.reductions[which].by_output(gradient)
             reached.add(layer)
             for outputs, block in zip(layer.reductions[which].outputs, blocks):
-                rows[layer][outputs] += np.square(block, dtype=np.float64).sum(axis=0) / (draws * total)
+                energies[layer].add(outputs, block, sizes[batch], 1 / (draws * total))
             if probing:
                 left -= gradient.nbytes
                 kept = probes.setdefault((layer, which), [])
                 kept.extend([] for _ in range(batch + 1 - len(kept)))
                 kept[batch].append([np.ascontiguousarray(block) for block in blocks])
         assert draw < draws
-    alive = {layer: rows[layer] for layer in layers if layer in reached and rows[layer].any()}
-    return Sensitivity(alive, {key: kept for key, kept in probes.items() if key[0] in alive})
+    alive = [layer for layer in layers if layer in reached and energies[layer].plain.any()]
+    split = {layer: energies[layer].split() for layer in alive if len(layer.reductions) == 1}
+    rows = {layer: split[layer][0] if layer in split else energies[layer].plain for layer in alive}
+    shares = {layer: share for layer, (_, share) in split.items()}
+    return Sensitivity(rows, {key: kept for key, kept in probes.items() if key[0] in rows}, shares=shares)
 
 
 def first_batches(sizes: Sequence[int]) -> int:

@@ -83,7 +83,8 @@ class Sweep:
     def layer(self, layer: CalibratedLayer, drops: Sequence[int]) -> Swept:
         """Prune one layer by so many units of each of its weights, and refit it."""
         self.normalise(layer.place)
-        moments = swept_moments(layer, self._dense, self._pruned, self._samples)
+        share = self._sensitivity.shares.get(layer, 0.0)
+        moments = swept_moments(layer, self._dense, self._pruned, self._samples, share)
         if layer in self._later:
             moments.merge(self._later.pop(layer))
         problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer), self._ridge)

@@ -92,6 +92,16 @@ class Refit(ABC):
         """All weights refitted, and what each would cost; those that go together share the cost evenly."""
         return self.full, costs(self.full, self.diagonal, self.groups, self.corners)
 
+    def times(self, rows: Array) -> Array:
+        """The product of rows and H."""
+        found: Array = rows @ self.damped
+        return found
+
+    def gains(self, rows: Array, mask: Array) -> Array:
+        """By how much the error falls at least when a single weight that is gone comes back."""
+        found = np.square(self.wanted - self.times(rows)) / (self.block.squares + self.ridge)
+        return np.where(mask, 0.0, found)
+
     @abstractmethod
     def under(self, mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
         """The rows under a mask, and what each of the kept weights would cost where `more` is to go.
@@ -281,13 +291,8 @@ class Shared(Refit):
             way = residual + np.divide(size, before, out=np.zeros_like(size), where=before > 0)[:, None] * way
         return found
 
-    def times(self, rows: Array) -> Array:
-        """The product of rows and H."""
-        found: Array = rows @ self.damped
-        return found
-
     def roughly(self, rows: Array) -> Array:
-        """The same in float32."""
+        """The product of rows and H in float32."""
         found: Array = rows @ self._narrow
         return found
 

@@ -4,7 +4,9 @@
    matters (`sensitivity`), so that the scale of an output row decides nothing. Weights of a row that can only go
    together (a block, a filter, the taps of a channel) have the cost of their removal together.
 2. Every round goes further: geometrically in what is kept, or through N:M with a larger N.
-3. What is gone stays gone. A weight that is zero already goes before any other.
+3. In these rounds what is gone stays gone. A weight that is zero already goes before any other.
+4. Exchanges come after them: the weights that are gone and would help most come back, and as many go again, those that
+   cost least then. Each is kept if the error is less.
 What it does not do: decide how much goes.
 """
 
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsparse.math import rank
 from onnxsparse.math.values import Array
 from onnxsparse.solvers.least_squares import Refit, solver_of
 from onnxsparse.solvers.quadratic import Quadratic, mean_errors
@@ -76,17 +79,48 @@ class Fitted:
     """By which kinds of least squares."""
 
 
-def rounds(layer: Layer, goals: Sequence[Choose], groups: Array | None = None) -> Iterator[Fitted]:
-    """The layer after each goal."""
+BACK, EXCHANGES = 0.2, 4
+"""The share of the kept weights that come back in the first exchange (half of it in the second, a third in the third),
+and how many exchanges there are."""
+
+
+def rounds(layer: Layer, goals: Sequence[Choose], groups: Array | None = None, exchanges: int = 0) -> Iterator[Fitted]:
+    """The layer after each goal, and after each exchange that is kept."""
     refits = layer.refits(groups)
     rows, costs = joined(layer, [(refit.block, refit.start()) for refit in refits])
     mask, solved = np.ones(layer.dense.shape, bool), kinds(refits)
     for place, choose in enumerate(goals):
         mask = choose(importance(layer, costs, mask)) & mask
-        more = place + 1 < len(goals)
-        done = [(one.block, one.under(mask[one.block.outputs], rows[one.block.outputs], more)) for one in refits]
-        rows, costs = joined(layer, done, mask)
+        rows, costs = _under(layer, refits, mask, rows, place + 1 < len(goals))
         yield Fitted(mask, rows, layer.bias(rows), solved)
+    error = layer.cost(rows) if exchanges else 0.0
+    for number in range(exchanges):
+        more = mask | _helpful(layer, refits, rows, mask, int(BACK / (number + 1) * mask.sum()))
+        if (more == mask).all():
+            return
+        wider, costs = _under(layer, refits, more, rows, True)
+        changed = goals[-1](importance(layer, costs, more)) & more
+        final, _ = _under(layer, refits, changed, wider, False)
+        less = layer.cost(final)
+        if not less < error:
+            return
+        mask, rows, error = changed, final, less
+        yield Fitted(mask, rows, layer.bias(rows), solved)
+
+
+def _under(layer: Layer, refits: Sequence[Refit], mask: Array, rows: Array, more: bool) -> tuple[Array, Array]:
+    """Rows under a mask, and what each kept weight would cost where `more` is to go."""
+    done = [(one.block, one.under(mask[one.block.outputs], rows[one.block.outputs], more)) for one in refits]
+    return joined(layer, done, mask)
+
+
+def _helpful(layer: Layer, refits: Sequence[Refit], rows: Array, mask: Array, count: int) -> Array:
+    """So many weights that are gone and would help most, each by itself; none that was zero from the start."""
+    found = np.zeros_like(rows)
+    for one in refits:
+        found[one.block.outputs] = one.gains(rows[one.block.outputs], mask[one.block.outputs])
+    found *= layer.sensitivity[:, None] * ((layer.dense != 0) & ~layer.still)
+    return ~rank.smallest(found.reshape(-1), found.size - count).reshape(found.shape) & (found > 0)
 
 
 def importance(layer: Layer, costs: Array, mask: Array) -> Array:

@@ -14,9 +14,9 @@ from onnxsparse.math.values import Array
 from onnxsparse.scores import Obs
 from onnxsparse.solvers import blocked
 from onnxsparse.solvers.choosing import Part, goals, groups_of, keep_shares
-from onnxsparse.solvers.least_squares import Exact
-from onnxsparse.solvers.rounds import Fitted, rounds
-from onnxsparse.solvers.solver import LeastSquares
+from onnxsparse.solvers.least_squares import Exact, Refit, Shared
+from onnxsparse.solvers.rounds import EXCHANGES, Fitted, rounds
+from onnxsparse.solvers.solver import LeastSquares, last
 from tests.cases import for_each
 from tests.solvers.problems import Problem, legal, problems
 
@@ -214,3 +214,61 @@ def test_every_solver_keeps_what_it_says(name: str) -> None:
     moved = name in ("least-squares", "obs")
     assert np.array_equal(fitted.rows, np.where(fitted.mask, given.dense, 0)) != moved
     assert fitted.bias.any() == (name != "zero")
+
+
+def exchanged(given: Problem, drop: int, exchanges: int) -> Fitted:
+    part = [part_of(given, "unstructured")]
+    return last(rounds(given.layer(), goals(part, [drop]), None, exchanges))
+
+
+def test_exchanges_keep_the_count_and_only_lose_less() -> None:
+    ratios = []
+    for seed in range(6):
+        given = problem(seed=seed)
+        plain, found = exchanged(given, 150, 0), exchanged(given, 150, EXCHANGES)
+        assert plain.mask.sum() == found.mask.sum() == given.dense.size - 150
+        assert not found.rows[~found.mask].any()
+        ratios.append(given.layer().cost(found.rows) / given.layer().cost(plain.rows))
+    assert max(ratios) <= 1
+    assert np.exp(np.log(ratios).mean()) < 0.95
+
+
+@for_each("kind", (Exact, Shared))
+def test_what_a_weight_gains_when_it_comes_back_is_what_its_own_best_value_does(kind: type[Refit]) -> None:
+    given = problem(3, 8)
+    layer = given.layer()
+    refit, mask = kind(layer.blocks[0], given.dense, 1e-2), np.random.default_rng(0).random((3, 8)) < 0.5
+    rows, _ = refit.under(mask, given.dense, False)
+
+    def objective(weights: Array) -> float:
+        steady = refit.ridge * np.square(weights - given.dense[1]).sum()
+        return float(layer.blocks[0].errors(np.vstack([rows[:1], weights, rows[2:]]))[1] + steady)
+
+    for column in np.flatnonzero(~mask[1]):
+        unit = np.eye(8)[column]
+        places = [objective(rows[1] + step * unit) for step in (-1.0, 0.0, 1.0)]
+        slope, bend = (places[2] - places[0]) / 2, places[2] + places[0] - 2 * places[1]
+        assert refit.gains(rows, mask)[1, column] == pytest.approx(slope**2 / (2 * bend), rel=1e-6)
+    assert not refit.gains(rows, mask)[mask].any()
+
+
+def test_what_was_zero_does_not_come_back() -> None:
+    plain = problem(4, 12)
+    dense = np.where(np.arange(12) < 5, 0.0, plain.dense)
+    given = replace(plain, dense=dense, wanted=plain.inputs @ dense.T)
+    found = exchanged(given, 4 * 5 + 14, EXCHANGES)
+    assert not found.mask[:, :5].any()
+
+
+@for_each("text", ("2:4", "1:4"))
+def test_exchanges_of_a_pattern_stay_within_it(text: str) -> None:
+    lost = []
+    for seed in range(4):
+        given = problem(seed=seed)
+        part = part_of(given, text)
+        plain = last(rounds(given.layer(), goals([part], [0])))
+        found = solved(given, [part], [0])
+        assert legal(found.mask, *map(int, text.split(":")))
+        lost.append([given.layer().cost(one.rows) for one in (plain, found)])
+    before, after = np.log(lost).mean(axis=0)
+    assert after < before

@@ -2,8 +2,8 @@
 
 1. SparseGPTModifier and WandaPruningModifier prune, in the order of the recipe; then GPTQModifier and every
    QuantizationModifier round what is left, with the zeros held; SmoothQuantModifier or AWQModifier prepares
-   that. With
-   `quantize: true` SparseGPTModifier rounds by what that does to the outputs of a layer, as GPTQModifier does.
+   that. With `quantize: true` SparseGPTModifier rounds by what that does to the outputs of a layer, as GPTQModifier
+   does.
 2. What only speaks of epochs, or holds zeros that nothing here moves, is passed over with a note. Everything else is
    refused by its name, unless the recipe was read leniently: then it is left out, and said.
 3. The report is that of the last step, `prune` or `quantize`, with the notes of all.

@@ -2,6 +2,7 @@
 
     python tools/bench/bench_calibration_nets.py FOLDER --fashion DIR --digits DIR --reviews CSV --questions TXT
                                                  [--nets NAME ...] [--given FILE.onnx] [--add FILE.onnx ...] [--sizes]
+                                                 [--samples N] [--epochs N]
 
 FOLDER gets NAME.onnx for each network, FOLDER/data the samples that pruning may see and the test set, and
 FOLDER/data.json a row for each network: accuracy, names of inputs, files. Networks that are there already are kept.
@@ -255,8 +256,10 @@ class Made(NamedTuple):
 class Shelf:
     """The folder with the networks, and its table."""
 
-    def __init__(self, folder: Path, sources: Sources) -> None:
+    def __init__(self, folder: Path, sources: Sources, shorter: dict[str, int] | None = None) -> None:
+        """`shorter`: samples and epochs of the trainings, where they are others than the usual ones."""
         self.folder, self.sources, self.loaded = folder, sources, dict[str, Dataset]()
+        self.shorter = shorter or {}
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def data(self, name: str) -> Dataset:
@@ -304,7 +307,8 @@ def train(shelf: Shelf, name: str, seed: int) -> None:
     first = data.train[next(iter(data.train))]
     pixels = first.transpose(0, 3, 1, 2) if kind.data == "channels_last" else first
     if not state.exists():
-        whole = kind.net._replace(samples=min(kind.net.samples, len(pixels) // BATCH * BATCH))
+        asked = kind.net._replace(**shelf.shorter)
+        whole = asked._replace(samples=min(asked.samples, len(pixels) // BATCH * BATCH))
         torch.save(trained(whole, seed, pixels, data.labels).state_dict(), state)
     model = kind.net.make()
     model.load_state_dict(torch.load(state, weights_only=True))
@@ -365,11 +369,14 @@ def main() -> None:
     parser.add_argument("--given", type=Path, metavar="FILE.onnx")
     parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE.onnx")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=int, help="so many samples in an epoch of each training, not its own number")
+    parser.add_argument("--epochs", type=int)
     parser.add_argument("--sizes", action="store_true", help="ResNet-50 and BERT-base, too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     sources = Sources(**{name: getattr(given, name) for name in Sources.__dataclass_fields__})
-    shelf = Shelf(given.folder, sources)
+    asked = {"samples": given.samples, "epochs": given.epochs}
+    shelf = Shelf(given.folder, sources, {name: value for name, value in asked.items() if value is not None})
     for name, make in jobs(shelf, given):
         if name not in shelf.rows() and (not given.nets or name in given.nets):
             make()

@@ -256,10 +256,10 @@ class Made(NamedTuple):
 class Shelf:
     """The folder with the networks, and its table."""
 
-    def __init__(self, folder: Path, sources: Sources, shorter: dict[str, int] | None = None) -> None:
-        """`shorter`: samples and epochs of the trainings, where they are others than the usual ones."""
+    def __init__(self, folder: Path, sources: Sources, samples: int | None = None, epochs: int | None = None) -> None:
+        """With the samples and epochs of trainings, where they are not those of each network."""
         self.folder, self.sources, self.loaded = folder, sources, dict[str, Dataset]()
-        self.shorter = shorter or {}
+        self.samples, self.epochs = samples, epochs
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def data(self, name: str) -> Dataset:
@@ -307,8 +307,8 @@ def train(shelf: Shelf, name: str, seed: int) -> None:
     first = data.train[next(iter(data.train))]
     pixels = first.transpose(0, 3, 1, 2) if kind.data == "channels_last" else first
     if not state.exists():
-        asked = kind.net._replace(**shelf.shorter)
-        whole = asked._replace(samples=min(asked.samples, len(pixels) // BATCH * BATCH))
+        samples, epochs = shelf.samples or kind.net.samples, shelf.epochs or kind.net.epochs
+        whole = kind.net._replace(samples=min(samples, len(pixels) // BATCH * BATCH), epochs=epochs)
         torch.save(trained(whole, seed, pixels, data.labels).state_dict(), state)
     model = kind.net.make()
     model.load_state_dict(torch.load(state, weights_only=True))
@@ -375,8 +375,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     sources = Sources(**{name: getattr(given, name) for name in Sources.__dataclass_fields__})
-    asked = {"samples": given.samples, "epochs": given.epochs}
-    shelf = Shelf(given.folder, sources, {name: value for name, value in asked.items() if value is not None})
+    shelf = Shelf(given.folder, sources, given.samples, given.epochs)
     for name, make in jobs(shelf, given):
         if name not in shelf.rows() and (not given.nets or name in given.nets):
             make()

@@ -101,12 +101,17 @@ class Moments:
         matrix, self._own = layer.whole()
         self._matrix = matrix.astype("float32")
 
-    def add(self, which: int, batch: int, inputs: Feed, dense: Feed, samples: Samples) -> None:
-        """One batch of one of its nodes: the values before it in the net that is pruned, and in the dense one."""
+    def add(
+        self, which: int, batch: int, inputs: Feed, dense: Feed, samples: Samples, states: Feed | None = None
+    ) -> None:
+        """One batch of one of its nodes: the values before it in the net that is pruned, and in the dense one.
+
+        `states`: what hidden states are taken from, where not from the dense net.
+        """
         size = samples.sizes[batch] if self._share else 0
         reduction = self._layer.reductions[which]
         wanted = reduction.rows(dense, dense)
-        rows = wanted if inputs is dense else reduction.rows(inputs, dense)
+        rows = wanted if inputs is dense else reduction.rows(inputs, dense if states is None else states)
         for one, found in zip(self._shared, self._held if samples.is_held(batch) else self._fit):
             block = one.blocks[which]
             if block is not None:

@@ -1,8 +1,9 @@
 """Moments of what comes into the layers of a model, collected batch by batch, dense or from a pruned net beside it.
 
-A recurrent layer takes its inputs from the pruned net and its hidden states from the dense one. A tensor that several
-nodes read has the moments of all: of its first node with the inputs of the pruned net, of the others with those of the
-dense one, since those nodes have not run in the pruned net when the tensor is changed.
+A recurrent layer takes its inputs from the pruned net and its hidden states from the dense one, or where `own_states`
+says so from the pruned one. A tensor that several nodes read has the moments of all: of its first node with the inputs
+of the pruned net, of the others with those of the dense one, since those nodes have not run in the pruned net when the
+tensor is changed.
 """
 
 from __future__ import annotations

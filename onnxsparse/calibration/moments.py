@@ -1,8 +1,9 @@
 """Moments of what comes into the layers of a model, collected batch by batch, dense or from a pruned net beside it.
 
-A recurrent layer takes its inputs from the pruned net and its hidden states from the dense one. A tensor that several
-nodes read has the moments of all: of its first node with the inputs of the pruned net, of the others with those of the
-dense one, since those nodes have not run in the pruned net when the tensor is changed.
+A recurrent layer takes its inputs from the pruned net and its hidden states from the dense one, or where `own_states`
+says so from the pruned one. A tensor that several nodes read has the moments of all: of its first node with the inputs
+of the pruned net, of the others with those of the dense one, since those nodes have not run in the pruned net when the
+tensor is changed.
 """
 
 from __future__ import annotations
@@ -101,12 +102,17 @@ class Moments:
         matrix, self._own = layer.whole()
         self._matrix = matrix.astype("float32")
 
-    def add(self, which: int, batch: int, inputs: Feed, dense: Feed, samples: Samples) -> None:
-        """One batch of one of its nodes: the values before it in the net that is pruned, and in the dense one."""
+    def add(
+        self, which: int, batch: int, inputs: Feed, dense: Feed, samples: Samples, states: Feed | None = None
+    ) -> None:
+        """One batch of one of its nodes: the values before it in the net that is pruned, and in the dense one.
+
+        `states`: what hidden states are taken from, where not from the dense net.
+        """
         size = samples.sizes[batch] if self._share else 0
         reduction = self._layer.reductions[which]
         wanted = reduction.rows(dense, dense)
-        rows = wanted if inputs is dense else reduction.rows(inputs, dense)
+        rows = wanted if inputs is dense else reduction.rows(inputs, dense if states is None else states)
         for one, found in zip(self._shared, self._held if samples.is_held(batch) else self._fit):
             block = one.blocks[which]
             if block is not None:

@@ -78,7 +78,7 @@ class Outputs:
         self.feeds = samples.feeds[: first_batches(samples.sizes)]
         self._sizes = samples.sizes[: len(self.feeds)]
         self._count = max(sum(samples.sizes[: len(self.feeds)]), 1)
-        names = [name for name in _targets(cut.model) if name in cut.place]
+        names = [name for name in targets(cut.model) if name in cut.place]
         self._dense = list(Stream(cut, self.feeds, store).values(names))
         self._ahead = Stream(cut, self.feeds, store)
         self._scales, self.notes = scales_of(self._dense, self._count)
@@ -125,12 +125,17 @@ class Outputs:
         return int((np.cumsum(self._sizes) <= TRIED).sum())
 
     def _squares(self, name: str, dense: Array, moved: Array) -> float:
-        with np.errstate(invalid="ignore", over="ignore"):
-            squares = np.square((moved.astype(np.float64) - dense) * self._scales[name])
-        return float(np.where(np.isfinite(dense), np.nan_to_num(squares, nan=np.inf), 0.0).sum())
+        return squared_moves(self._scales[name], dense, moved)
 
 
-def _targets(model: Model) -> list[str]:
+def squared_moves(scale: float, dense: Array, moved: Array) -> float:
+    """The sum of the squares of what an output moved, in units of its scale; what was not finite does not count."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = np.square((moved.astype(np.float64) - dense) * scale)
+    return float(np.where(np.isfinite(dense), np.nan_to_num(squares, nan=np.inf), 0.0).sum())
+
+
+def targets(model: Model) -> list[str]:
     """Those of the projections that gradients are taken of."""
     floats = float_targets(model.proto)
     try:
@@ -139,4 +144,4 @@ def _targets(model: Model) -> list[str]:
         return [value.name for value in model.proto.graph.output]
 
 
-__all__ = ["Outputs", "with_measured_rows"]
+__all__ = ["Outputs", "squared_moves", "targets", "with_measured_rows"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -184,7 +184,7 @@ class Stream:
     def fork(self, replaced: Mapping[str, Array]) -> Stream:
         """All batches from here on with other numbers; what is kept so far is shared, and stays."""
         fork = Stream(self.cut, (), Shared(self._store))
-        fork._done, fork.replaced = self._done, {**self.replaced, **replaced}
+        fork._done, fork.replaced = self._done, ChainMap(dict(replaced), self.replaced)
         fork._kept = [dict(kept) for kept in self._kept]
         return fork
 

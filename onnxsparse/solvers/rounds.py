@@ -34,6 +34,8 @@ class Layer:
     blocks: Sequence[Quadratic]
     sensitivity: Array  # (rows,)
     ridge: float = 1e-2
+    count: int | None = None
+    """Of rounds to its level, where they are not those of its shape."""
     solve: Callable[[Quadratic, Array, float, Array | None], Refit] = solver_of
 
     def refits(self, groups: Array | None = None) -> list[Refit]:

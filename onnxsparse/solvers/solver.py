@@ -68,13 +68,17 @@ class LeastSquares(Solver):
 
     def solve(self, layer: Layer, parts: Sequence[Part], drops: Sequence[int], score: Score, joint: bool) -> Fitted:
         if isinstance(score, Obs):
-            return last(rounds(layer, goals(parts, drops, joint=joint), groups_of(parts), exchanges_of(layer, parts)))
-        mask, refits = one_mask(layer, parts, drops, score, joint), layer.refits()
-        found = [
-            (one.block, one.under(mask[one.block.outputs], layer.dense[one.block.outputs], False)) for one in refits
-        ]
-        rows, _ = joined(layer, found, mask)
-        return Fitted(mask, rows, layer.bias(rows), kinds(refits))
+            steps = goals(parts, drops, layer.count, joint)
+            return last(rounds(layer, steps, groups_of(parts), exchanges_of(layer, parts)))
+        return refitted(layer, one_mask(layer, parts, drops, score, joint))
+
+
+def refitted(layer: Layer, mask: Array) -> Fitted:
+    """The weights under a mask by least squares."""
+    refits = layer.refits()
+    found = [(one.block, one.under(mask[one.block.outputs], layer.dense[one.block.outputs], False)) for one in refits]
+    rows, _ = joined(layer, found, mask)
+    return Fitted(mask, rows, layer.bias(rows), kinds(refits))
 
 
 def exchanges_of(layer: Layer, parts: Sequence[Part]) -> int:
@@ -113,4 +117,4 @@ def last(found: Iterable[Fitted]) -> Fitted:
     return end
 
 
-__all__ = ["Bias", "LeastSquares", "Solver", "Zero", "dense_importance", "last", "one_mask"]
+__all__ = ["Bias", "LeastSquares", "Solver", "Zero", "dense_importance", "last", "one_mask", "refitted"]

@@ -71,6 +71,10 @@ class Recurrent(Reduction):
         return tuple(name for name in read if name and name not in self.stored)
 
     @property
+    def fed_back(self) -> str:
+        return self.states if self._with_states else ""
+
+    @property
     def takes_bias(self) -> tuple[bool, ...]:
         return tuple(part != APART or len(self.uses) == 1 for _, part in self.blocks)
 

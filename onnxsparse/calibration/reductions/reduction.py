@@ -52,6 +52,11 @@ class Reduction(ABC):
         return ()
 
     @property
+    def fed_back(self) -> str:
+        """The value that the node gives at one step and reads at the next; empty where there are no steps."""
+        return ""
+
+    @property
     def takes_bias(self) -> tuple[bool, ...]:
         """For each block whether one number for each output may be added to the sums of all its rows."""
         return (True,) * len(self.outputs)

@@ -7,6 +7,7 @@ import pytest
 
 from onnxsparse.calibration.moments import FEW, WIDE, BlockMoments
 from onnxsparse.calibration.statistics import LayerMoments
+from onnxsparse.solvers import least_squares
 from onnxsparse.solvers.least_squares import Exact, Few, Shared, solver_of
 from onnxsparse.solvers.quadratic import Factored, Quadratic
 
@@ -37,7 +38,10 @@ def test_the_error_is_the_same(biased: bool) -> None:
 
 
 @pytest.mark.parametrize("groups", [None, np.arange(INPUTS) // 4])
-def test_refits_are_the_same(groups: np.ndarray | None) -> None:
+def test_refits_are_the_same(groups: np.ndarray | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(least_squares, "FACTORS", 0.0)
+    for name, value in (("STEPS", 60), ("ON_THE_WAY", 60), ("CLOSE", 1e-6)):
+        monkeypatch.setattr(least_squares, name, value)
     few, whole, dense = _both(True)
     mine, exact = Few(few, dense, 0.1, groups), Exact(whole, dense, 0.1, groups)
     for own, other in zip(mine.start(), exact.start()):

@@ -67,9 +67,12 @@ def drawn_together(rows: Array, samples: int, share: float) -> Array:
     if not share or count < 2 or count * samples != len(rows) or not np.isfinite(rows).all():
         return rows
     whole = rows.reshape(samples, count, rows.shape[1])
-    means = whole.mean(axis=1, keepdims=True, dtype=np.float64)
-    drawn = means + (1 - share) ** 0.5 * (whole - means)
-    return np.asarray(drawn, rows.dtype).reshape(rows.shape)
+    means = whole.mean(axis=1, keepdims=True, dtype=np.float64).astype(rows.dtype)
+    drawn = whole - means  # the one copy: rows may be large
+    drawn *= rows.dtype.type((1 - share) ** 0.5)
+    drawn += means
+    found: Array = drawn.reshape(rows.shape)
+    return found
 
 
 __all__ = ["Energies", "drawn_together"]

@@ -17,7 +17,7 @@ from tools.bench.calibration_ways import (
     LONG_PLAIN,
     ONE_SHOT,
     OTHERS,
-    PLAIN,
+    OTHERWISE,
     QUANTIZED,
     TUNED,
     VARIANTS,
@@ -217,7 +217,7 @@ def parts(results: Results) -> Iterator[tuple[str, str, bool]]:
     limit, quick = in_time(results)
     yield "One-shot, 256 unlabelled samples, all defaults", text and text + limit, holds and quick
     yield "Tuned, 6,000 unlabelled samples, all defaults", *held(results, TUNED, tuned)
-    for way in PLAIN:
+    for way in OTHERWISE:
         yield way.title.capitalize(), *held(results, way.title, lambda *_: None)
     yield "Tuned on 20,000 unlabelled images", *lengthened(results)
     yield "Pruned and quantized, the same 256 samples", *held(results, QUANTIZED, quantized)

@@ -116,7 +116,12 @@ OURS = (
     Way(TUNED, tuning()),
     Way(QUANTIZED, quantizing),
 )
-PLAIN = (Way(TUNED_PLAIN, tuning("--init", "plain")),)
+OTHERWISE = (
+    Way(TUNED_PLAIN, tuning("--init", "plain")),
+    Way("tuned by kl", tuning("--loss", "kl")),
+    Way("tuned in 1,074 steps", tuning("--steps", "1074")),
+)
+"""Tuned from the dense numbers, by another loss, or twice as long."""
 LONGER = (Way(LONG, tuning()), Way(LONG_PLAIN, tuning("--init", "plain")))
 """On the files that were given, with the images of `bench_finetune.py`."""
 VARIANTS = (
@@ -142,7 +147,7 @@ OTHERS = (
     Way("onnxsim Wanda, global", onnxsim("wanda_global"), True, "onnxsim", SHARES),
     Way("onnxsim SparseGPT", onnxsim("sparsegpt"), True, "onnxsim"),
 )
-WAYS = {way.title: way for way in (*OURS, *PLAIN, *LONGER, *VARIANTS, *OTHERS)}
+WAYS = {way.title: way for way in (*OURS, *OTHERWISE, *LONGER, *VARIANTS, *OTHERS)}
 
 
 def missing() -> dict[str, str]:

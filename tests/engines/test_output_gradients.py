@@ -203,8 +203,9 @@ def sequences_in_a_body() -> Net:
     """An LSTM whose large weights the main graph stores, and which stands in the branches of an If."""
 
     def body(name: str) -> GraphProto:
-        layer = make_node("LSTM", ["steps", "W", "R"], ["", f"last of {name}"], hidden_size=32)
-        return make_graph([layer], name, [], [make_tensor_value_info(f"last of {name}", TensorProto.FLOAT, [1, "N", 32])])
+        last = make_tensor_value_info(f"last of {name}", TensorProto.FLOAT, [1, "N", 32])
+        layer = make_node("LSTM", ["steps", "W", "R"], ["", last.name], hidden_size=32)
+        return make_graph([layer], name, [], [last])
 
     nodes = [
         make_node("MatMul", ["x", "w"], ["before"]),

@@ -138,6 +138,12 @@ class _Choice:
 
     def of(self, engine: str) -> tuple[str, str, Any]:
         """The engine, why it is that one, and its gradients."""
+        try:
+            return self._tried(engine)
+        except ModelError as error:
+            raise ModelError(f"{error}; {WITHOUT}") from error
+
+    def _tried(self, engine: str) -> tuple[str, str, Any]:
         if engine != "auto":
             return engine, f"gradients of {LIBRARIES[engine]}, as asked", self._made(engine)
         why = "" if ort_library.available() else "onnxruntime-training is not installed"

@@ -69,7 +69,8 @@ class Rule:
         """Refuse a request that does not say enough, or says too much."""
         if self.pattern is None:
             raise OptionError(
-                "say which zeros you want: --pattern (such as 2:4 or unstructured) or --target (such as ampere)"
+                "say which zeros you want: --pattern (such as 2:4, or unstructured with --sparsity) or "
+                "--target (such as ampere)"
             )
         if self.sparsity is not None and not self.pattern.takes_sparsity:
             raise OptionError(f"pattern {self.pattern.text} fixes its own sparsity; leave --sparsity out")

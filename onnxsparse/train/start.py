@@ -25,6 +25,7 @@ from onnxsparse.acts.act import MASK
 from onnxsparse.acts.weights import choice
 from onnxsparse.allocations.curves import Sensitivity
 from onnxsparse.calibration.batch_norms import EPSILON
+from onnxsparse.calibration.output_gradients import WITHOUT
 from onnxsparse.engines.engine import Engine
 from onnxsparse.errors import MissingExtraError, ModelError
 from onnxsparse.graph.attributes import Attributes
@@ -132,7 +133,8 @@ def _made(task: Task, folder: str | None) -> Start:
     try:
         found = _calibrated(task)
     except (ModelError, MissingExtraError) as error:
-        made = Start({}, {}, {}, (f"{PLAINLY}: the model cannot be calibrated: {error}",))
+        why = str(error).removesuffix(f"; {WITHOUT}")  # an option that training does not have
+        made = Start({}, {}, {}, (f"{PLAINLY}: the model cannot be calibrated: {why}",))
     else:
         made = _judged(task, found)
     if folder is not None:

@@ -199,6 +199,39 @@ def branch(operator: str) -> GraphProto:
     return make_graph(nodes, operator, [], [make_tensor_value_info(f"{operator}_of_a", TensorProto.FLOAT, ["N", 4])])
 
 
+def sequences_in_a_body() -> Net:
+    """An LSTM whose large weights the main graph stores, and which stands in the branches of an If."""
+
+    def body(name: str) -> GraphProto:
+        last = make_tensor_value_info(f"last of {name}", TensorProto.FLOAT, [1, "N", 32])
+        layer = make_node("LSTM", ["steps", "W", "R"], ["", last.name], hidden_size=32)
+        return make_graph([layer], name, [], [last])
+
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["before"]),
+        make_node("Transpose", ["before"], ["steps"], perm=[1, 0, 2]),
+        make_node("Size", ["x"], ["size"]),
+        make_node("Greater", ["size", "none"], ["some"]),
+        make_node("If", ["some"], ["last"], then_branch=body("one"), else_branch=body("other")),
+        make_node("Squeeze", ["last", "first"], ["state"]),
+        make_node("MatMul", ["state", "v"], ["y"]),
+    ]
+    stored = {
+        "w": numbers(3, 32, seed=1) / 2,
+        "W": numbers(1, 128, 32, seed=2) / 4,
+        "R": numbers(1, 128, 32, seed=3) / 4,
+        "first": np.array([0]),
+        "none": np.array(0),
+        "v": numbers(32, 3, seed=5),
+    }
+    return net(nodes, stored, (6, 3), {"y": ["N", 3]}, ["before", "y"])
+
+
+@trains
+def test_gradients_get_past_a_recurrent_layer_in_a_body() -> None:
+    demand_slopes(sequences_in_a_body(), "ort")
+
+
 @trains
 def test_samples_that_take_another_way_are_an_error_in_a_graph_of_one_way() -> None:
     own = branching()

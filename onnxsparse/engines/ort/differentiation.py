@@ -38,7 +38,18 @@ from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.engines.random_projection import IN_STEPS, UNUSED
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.edit import CONTROL_FLOW, RANDOM, FreshNames, Writer, called, copied, keep, reduce_to, upstream
+from onnxsparse.graph.edit import (
+    CONTROL_FLOW,
+    RANDOM,
+    FreshNames,
+    Writer,
+    called,
+    containers,
+    copied,
+    keep,
+    reduce_to,
+    upstream,
+)
 from onnxsparse.math.values import Array
 
 GRADIENTS = "gradients.onnx"
@@ -92,7 +103,8 @@ class Differentiation(Job):
 
     def _feed_stored(self, model: ModelProto) -> dict[str, Array]:
         """Large stored tensors become inputs of a model; returns what is fed to them."""
-        if any(node.op_type in RECURRENT for node in model.graph.node):  # the engine wants their weights stored
+        nodes = (node for container in containers(model) for node in container.node)
+        if any(node.op_type in RECURRENT for node in nodes):  # the engine wants their weights stored
             load_external_data_for_model(model, self.folder)
             return {}
         stored = {name: Place(**place) for name, place in self.job["places"].items()}

@@ -48,7 +48,10 @@ class Aim:
                 raise OptionError(_missed(*mapping))
         meant = [one for one in there if not _means(self.ignore, one.maker) and self._maps(one)]
         if not meant:
-            raise OptionError("smoothing: no normalization is read by rounded layers alone, so that nothing can move")
+            raise OptionError(
+                "smoothing: no normalization is read by rounded layers alone, so that nothing can move; "
+                "leave it out, or say by mappings between which layers"
+            )
         return [one.channels for one in meant]
 
     def _maps(self, value: _Value) -> bool:

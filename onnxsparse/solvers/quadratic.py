@@ -86,10 +86,17 @@ class Quadratic:
         return found
 
     def ridge(self, share: float) -> float:
-        """What is added to the diagonal: a share of its mean, and more than rounding left in it."""
+        """What is added to the diagonal: a share of its mean, and more than rounding left in the matrix."""
         size = max(len(self.mean_x), 1)
         mean, squares = float(self.squares.sum()) / size, float(self.mean_x @ self.mean_x)
-        return max(share * mean, ROUNDING * squares) or share
+        if share * mean > ROUNDING * squares or not squares:
+            return share * mean or share
+        return max(ROUNDING * squares, -2 * self.lowest) or share
+
+    @property
+    def lowest(self) -> float:
+        """The lowest eigenvalue of the Gram matrix, which is less than nothing by rounding alone."""
+        return float(np.linalg.eigvalsh(self.gram)[0])
 
     @property
     def squares(self) -> Array:
@@ -130,6 +137,11 @@ class Factored(Quadratic):
     @property
     def cross(self) -> Array:
         return self.x.T @ self.y / self.over
+
+    @property
+    def lowest(self) -> float:
+        """Nothing: these inputs are about their means before they are multiplied."""
+        return 0.0
 
     @property
     def squares(self) -> Array:

@@ -243,6 +243,18 @@ def test_samples_that_take_another_way_are_an_error_in_a_graph_of_one_way() -> N
 
 
 @trains
+def test_a_layer_that_is_cut_off_by_a_relu_has_gradients_of_zero() -> None:
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]),
+        make_node("Relu", ["a"], ["r"]),
+        make_node("Add", ["r", "b"], ["y"]),
+    ]
+    own = net(nodes, {"w": np.zeros((6, 5), np.float32), "b": numbers(5)}, (6,), {"y": ["N", 5]}, ["a"])
+    for found in output_gradients(own.proto, own.names, own.feeds(4), engine="ort"):
+        assert not found["a"].any()
+
+
+@trains
 def test_the_same_seed_gives_the_same_bytes() -> None:
     own = dense()
     one, other = (output_gradients(own.proto, ["a"], own.feeds(4, 2), "ort", seed=seed) for seed in (1, 2))

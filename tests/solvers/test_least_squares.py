@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from onnxsparse.math.values import Array
 from onnxsparse.solvers.least_squares import Exact, Refit, Shared, inverse_factor, solver_of
+from onnxsparse.solvers.quadratic import Quadratic
 from tests.solvers.problems import Problem, masks_of, problems
 
 SEEDS, SHARES = st.integers(0, 999), st.sampled_from([0.1, 0.4, 0.6, 0.9])
@@ -142,6 +143,17 @@ def test_dead_inputs_and_rows_without_weights() -> None:
     assert not costs[1].any()
     nothing = Problem(np.zeros((30, 6)), np.zeros((30, 3)), dense, False)
     np.testing.assert_allclose(refit(Exact, nothing).start()[0], dense)
+
+
+def test_inputs_that_hardly_vary_are_refitted_in_spite_of_rounding() -> None:
+    """Sums in float32 leave a covariance that is negative by more than its mean: weights stay about what they are."""
+    rng = np.random.default_rng(0)
+    dense, off = rng.standard_normal((8, 36)), rng.standard_normal(36)
+    mean, cross = np.ones(36), np.zeros((36, 8))
+    gram = -1e-6 * (mean @ mean) * np.outer(off, off) / (off @ off)
+    quadratic = Quadratic(np.arange(8), gram, cross, np.zeros(8), mean, np.zeros(8), True, 800)
+    found, _ = Exact(quadratic, dense, 1e-2).start()
+    assert np.linalg.norm(found - dense) < 0.5 * np.linalg.norm(dense)
 
 
 def test_the_shape_alone_decides_which_is_taken() -> None:

@@ -237,6 +237,8 @@ def demand_agreement(model: ModelProto, feed: Feed, factors: Feed, found: Feed) 
     """An error where the projection does not move as the gradients say."""
     made = {name for node in model.graph.node for name in node.output}
     alive = [name for name, array in found.items() if name in made and array.any()]
+    if not alive:
+        return
     elements = sum(found[name].size for name in alive)
     groups = int(np.clip(GROUPS * CHEAP // max(elements, 1), 1, GROUPS))
     values = Runner(model, alive)(feed)

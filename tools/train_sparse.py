@@ -83,8 +83,7 @@ def network_runner(path: str, found: Mapping[str, Any], start: str, given: argpa
     notes = without_effect(found, given.opts)
     if given.scenes and is_first():
         notes += make_scenes(found.get("dataset") or {}, given.scenes, tuple(given.scenes_count))
-    for note in notes if is_first() and not given.quiet else []:
-        print(f"note: {note}")
+    sys.stdout.writelines(f"note: {note}\n" for note in notes if is_first() and not given.quiet)
     return NetworkRunner(path, found, Workflow(), start, given.evaluate, given.quiet, given.whole)
 
 

@@ -48,7 +48,9 @@ LEAST: dict[str, dict[str, Any]] = {
     "QuantizationModifier": {},
     "LegacyQuantizationModifier": {},
     "GroupQuantizationModifier": {"scheme": "W8A8"},
+    "AWQModifier": {},
     "GPTQModifier": {},
+    "SmoothQuantModifier": {},
     "SparseGPTModifier": {},
     "WandaPruningModifier": {},
 }  # fmt: skip

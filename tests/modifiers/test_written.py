@@ -65,7 +65,10 @@ THEIRS: dict[str, str] = {
     "TrainableParamsModifier": "params_strict trainable params",
 }  # fmt: skip
 """The arguments of the classes in sparseml.pytorch.sparsification, but start_epoch and end_epoch, which all take."""
-NEWER = {"GPTQModifier", "GroupQuantizationModifier", "SparseGPTModifier", "WandaPruningModifier"}
+NEWER = {
+    "AWQModifier", "GPTQModifier", "GroupQuantizationModifier", "SmoothQuantModifier", "SparseGPTModifier",
+    "WandaPruningModifier",
+}  # fmt: skip
 """Of the newer form, which has no tags."""
 
 

@@ -10,10 +10,11 @@ FOLDER/data.json a row for each network: accuracy, names of inputs, files. Netwo
 The kinds: depthwise convolutions with their normalization folded (`depthwise`) and kept (`depthwise_bn`), more of them
 at full resolution (`mobile`), inverted residuals (`inverted`), grouped residual convolutions (`grouped`), a CNN as
 tf2onnx writes it, weights in Constant nodes behind Transpose (`channels_last`), a plain residual one (`residual`), an
-hourglass with ConvTranspose and Concat (`hourglass`), a perceptron (`mlp`), a bidirectional LSTM of two layers and a
-GRU over the rows of images (`lstm`, `gru`), a vision transformer (`vit`), a transformer on movie reviews with
-normalization in front (`text`) and one as BERT on questions, with normalization behind and a mask (`bert`); and, of
-files that are there, int8 (`*_int8` by `onnxsparse quantize`, `grouped_static` by onnxruntime's quantize_static).
+hourglass with ConvTranspose and Concat (`hourglass`), a perceptron (`mlp`); over the rows of images an LSTM in both
+directions (`lstm`), a GRU (`gru`; `gru_digits` in both directions) and a plain recurrent layer (`rnn`); a vision
+transformer (`vit`), a transformer on movie reviews with normalization in front (`text`) and one as BERT on questions,
+with normalization behind and a mask (`bert`); and, of files that are there, int8 (`*_int8` by `onnxsparse quantize`,
+`grouped_static` by onnxruntime's quantize_static).
 `--given` is the file on Fashion-MNIST that has bars of its own, and gets an int8 form and 20,000 images to be tuned on;
 `--add` takes further files on Fashion-MNIST into the table.
 
@@ -127,15 +128,16 @@ def mlp() -> nn.Sequential:
 
 
 class Lines(nn.Module):  # type: ignore[misc]
-    """A recurrent network over the rows of an image."""
+    """A recurrent network over the rows of an image: the mean of what it gives, or the last of it."""
 
-    def __init__(self, kind: type[nn.RNNBase], layers: int, both: bool) -> None:
+    def __init__(self, kind: type[nn.RNNBase], layers: int, both: bool, width: int = 80, last: bool = False) -> None:
         super().__init__()
-        self.body = kind(28, 80, layers, batch_first=True, bidirectional=both)
-        self.head = nn.Linear(160 if both else 80, CLASSES)
+        self.body = kind(28, width, layers, batch_first=True, bidirectional=both)
+        self.head, self.last = nn.Linear(2 * width if both else width, CLASSES), last
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x.flatten(1, 2))[0].mean(1))
+        found = self.body(x.flatten(1, 2))[0]
+        return self.head(found[:, -1] if self.last else found.mean(1))
 
 
 class Text(nn.Module):  # type: ignore[misc]
@@ -232,6 +234,8 @@ KINDS = {
     "grouped": Kind("digits", Net(grouped, 30_000, 3)),
     "text": Kind("reviews", Net(Text, 26_000, 3, 1e-3)),
     "gru": Kind("fashion", Net(lambda: Lines(nn.GRU, 1, False), 30_000, 4)),
+    "gru_digits": Kind("digits", Net(lambda: Lines(nn.GRU, 1, True, 64, True), 30_000, 3)),
+    "rnn": Kind("digits", Net(lambda: Lines(nn.RNN, 1, False, 128), 30_000, 4)),
     "residual": Kind("fashion", Net(residual, 30_000, 4)),
     "hourglass": Kind("fashion", Net(Hourglass, 20_000, 4)),
     "mlp": Kind("fashion", Net(mlp, 60_000, 5, 1e-3)),

@@ -62,8 +62,9 @@ def random_data(shape: tuple[int, ...], words: bool) -> Any:
 
 
 def parity(model: Path, data: Mapping[str, Any], optimizer: str, steps: int = 20, **more: Any) -> Far:
-    """Train in both engines and compare all tensors."""
+    """Train in both engines, from plain starts, and compare all tensors: gradients decide masks of a calibrated one."""
     options = {"pattern": "2:4", "optimizer": optimizer, "lr": OPTIMIZERS[optimizer], "retries": 0, **more}
+    options.setdefault("init", "plain")
     results = [osp.finetune(model, data=data, steps=steps, engine=engine, **options) for engine in ("ort", "torch")]
     one, other = (_arrays(result.model) for result in results)
     pruned = _arrays(osp.prune(model, pattern=options["pattern"]).model)

@@ -16,7 +16,8 @@ one position to the next, an error e_p of that output moves the outputs of the m
    all that follows is least squares as before.
 3. Means over a sample are much fewer than positions, and as many weights fit them too closely: `COUNTS` of their part
    is taken. It was measured on networks of images of five kinds, at 90 and 95 % of zeros.
-4. Where positions do not lie sample by sample in memory, B is about A and the share nothing.
+4. Where positions do not lie sample by sample in memory, B is hardly more than A: the share is small, and what is drawn
+   together are some positions of several samples.
 """
 
 from __future__ import annotations

@@ -141,6 +141,7 @@ def plan(
     budget: str | None = None,
     max_loss: float | str | None = None,
     add_bias: bool = False,
+    joint_steps: int | None = None,
     labels: str | None = None,
     eval_data: Any = None,
     metrics: Sequence[str | Callable[..., Any]] = (),
@@ -204,6 +205,9 @@ def plan(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
+        joint_steps: how many steps all refitted layers move together at the end, towards the outputs of the dense
+            model (default: 1500 for small networks, fewer or none for large ones; 0: none). Example:
+            joint_steps=300
         labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
             Example: labels="classes"
         eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
@@ -229,7 +233,7 @@ def plan(
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     given = dict(locals())
-    demand_refit("plan", add_bias)
+    demand_refit("plan", add_bias, joint_steps)
     request = requested(SparsityOptions.among(given), CalibrationOptions.given(given), plan, masks)
     source = taken(source)
     model = _look(source) if request.asked is None else load(source)
@@ -450,6 +454,7 @@ def prune(
     budget: str | None = None,
     max_loss: float | str | None = None,
     add_bias: bool = False,
+    joint_steps: int | None = None,
     labels: str | None = None,
     eval_data: Any = None,
     metrics: Sequence[str | Callable[..., Any]] = (),
@@ -519,6 +524,9 @@ def prune(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
+        joint_steps: how many steps all refitted layers move together at the end, towards the outputs of the dense
+            model (default: 1500 for small networks, fewer or none for large ones; 0: none). Example:
+            joint_steps=300
         labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
             Example: labels="classes"
         eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
@@ -618,7 +626,8 @@ def _calibrated(
     details: Mapping[str, Any],
 ) -> Result:
     """A model with zeros and refitted numbers by samples."""
-    outcome = pruned(model, *wanted)
+    made, request = wanted
+    outcome = pruned(model, made, replace(request, together=_together))
     found, remarks = outcome.calibrated, [*notes, *outcome.notes]
     assert found is not None
     done = delivery.deliver(
@@ -626,6 +635,13 @@ def _calibrated(
         name=name, notes=remarks, details={**details, **outcome.details}, command="prune", biases=found.biases,
     )  # fmt: skip
     return Result(*done)
+
+
+def _together(*given: Any) -> Any:
+    """Refit all layers together; what trains is imported where something is."""
+    from onnxsparse.train.joint_refit import refitted_together
+
+    return refitted_together(*given)
 
 
 def with_masks(

@@ -514,6 +514,14 @@ class CalibrationOptions(ImageOptions):
     add_bias: bool = option(
         False, "a layer without a bias may get one, which is a new tensor in the file; the report lists each"
     )
+    joint_steps: int | None = option(
+        None,
+        "how many steps all refitted layers move together at the end, towards the outputs of the dense model "
+        "(default: 1500 for small networks, fewer or none for large ones; 0: none)",
+        "300",
+        more=". By `--solver least-squares`, on samples mixed from yours: see "
+        "[calibration.md](calibration.md#the-joint-refit)",
+    )
     labels: str | None = like(
         DataOptions,
         "labels",

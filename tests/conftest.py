@@ -29,6 +29,7 @@ from typing import Any, Callable
 import pytest
 from hypothesis import HealthCheck, settings
 
+from onnxsparse.passes import calibration_asked
 from tests import messages
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -42,6 +43,12 @@ for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT
 # A busy machine is slow, not wrong.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_joint_refit() -> None:
+    """It takes seconds, and is tested where it is asked for: calibrations refit layer by layer alone by default."""
+    calibration_asked.JOINT_STEPS = 0
 
 
 HERE = Path(__file__).resolve().parent

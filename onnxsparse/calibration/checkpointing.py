@@ -109,6 +109,7 @@ class Saves:
             facts["done"],
             facts["still"],
             facts["rows"],
+            facts["products"],
         )
 
     def keep_swept(self, what: str, swept: Swept, numbers: NewNumbers) -> None:
@@ -125,6 +126,7 @@ class Saves:
             "done": swept.done,
             "still": swept.still,
             "rows": swept.rows,
+            "products": swept.products,
         }
         sizes = {name: mask.size for name, mask in swept.masks.items()}
         made = self.keep(

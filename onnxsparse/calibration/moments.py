@@ -42,6 +42,11 @@ class Samples:
     def count(self) -> int:
         return sum(self.sizes)
 
+    @property
+    def fitted(self) -> int:
+        """How many samples are not held out."""
+        return sum(size for number, size in enumerate(self.sizes) if not self.is_held(number))
+
     def is_held(self, number: int) -> bool:
         return number >= len(self.feeds) - self.held
 

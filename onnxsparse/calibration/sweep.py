@@ -55,6 +55,8 @@ class Swept:
     """Inputs that never vary."""
     rows: int = 0
     """Positions of the samples that it was fitted to, if they are fewer than its inputs."""
+    products: float = 0.0
+    """Multiply-accumulates that it takes for these samples, as if it were dense."""
 
 
 class Sweep:
@@ -108,7 +110,8 @@ class Sweep:
         still = min(int(block.still.sum()) for block in problem.blocks)
         rows = min(block.count for block in problem.blocks)
         few = rows if rows < layer.shape[1] else 0
-        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how, still, few)
+        products = float(sum(block.count * len(block.outputs) for block in problem.blocks)) * layer.shape[1]
+        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how, still, few, products)
 
     def _problem(self, layer: CalibratedLayer, moments: Moments) -> Layer:
         problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer), self._ridge)

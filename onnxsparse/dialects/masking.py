@@ -63,6 +63,7 @@ def insert_masks(
     budget: str | None = None,
     max_loss: float | str | None = None,
     add_bias: bool = False,
+    joint_steps: int | None = None,
     labels: str | None = None,
     eval_data: Any = None,
     metrics: Sequence[str | Callable[..., Any]] = (),
@@ -138,6 +139,9 @@ def insert_masks(
             max_loss="1%"
         add_bias: a layer without a bias may get one, which is a new tensor in the file; the report lists each.
             Default: False. Example: add_bias=True
+        joint_steps: how many steps all refitted layers move together at the end, towards the outputs of the dense
+            model (default: 1500 for small networks, fewer or none for large ones; 0: none). Example:
+            joint_steps=300
         labels: the array of the labels, where anything is measured (default: labels, label, targets, target or y).
             Example: labels="classes"
         eval_data: arrays to measure the dense model and the sparse one on. Default: None. Example:
@@ -179,7 +183,7 @@ def insert_masks(
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     given = dict(locals())
-    demand_refit("mask", add_bias)
+    demand_refit("mask", add_bias, joint_steps)
     source = taken(source)
     finish: dict[str, Any] = {"output": output, "form": form, "strict": strict, "overwrite": overwrite}
     zeros = [name for name in options_of(SparsityOptions) if name not in ("target", "level")] + ["plan", "masks"]

@@ -88,7 +88,7 @@ UNWEIGHED = (
     "the model is so large that no gradients are taken, which would hold all of it in memory: the outputs of a layer "
     "count by what they vary"
 )
-UNLIKE = ("data", "workers", "checkpoint", "resume")
+UNLIKE = ("data", "workers", "checkpoint", "resume", "joint_steps")
 """What of `Asked` may be another when a calibration goes on: the samples are compared as they are."""
 
 

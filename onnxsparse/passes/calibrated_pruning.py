@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from onnxsparse.allocations.curves import Sensitivity
+from onnxsparse.calibration.moments import Samples
 from onnxsparse.calibration.sweep import Swept
 from onnxsparse.data.images import as_images
 from onnxsparse.errors import OptionError
@@ -32,7 +33,7 @@ from onnxsparse.passes.calibration_asked import (
 from onnxsparse.passes.delivery import in_model
 from onnxsparse.passes.loss_budget import Measuring, Wanted, measuring, remarks, told, within, written
 from onnxsparse.passes.quantization.figures import MaxLoss
-from onnxsparse.planning.model_inputs import sample_axes
+from onnxsparse.planning.model_inputs import SampleAxes, sample_axes
 from onnxsparse.planning.plan import Plan
 from onnxsparse.planning.rule import Rule
 
@@ -46,6 +47,9 @@ FEW = 64
 """Samples below which it is said that they are few."""
 
 
+Together = Callable[[Model, Calibrated, Samples, Asked, SampleAxes], Calibrated]
+
+
 @dataclass(frozen=True)
 class Request:
     """What a command is asked for: which zeros, as a rule has them, and the calibration, where there are samples."""
@@ -54,6 +58,8 @@ class Request:
     asked: Asked | None = None
     options: CalibrationOptions = field(default_factory=CalibrationOptions)
     wanted: Wanted = field(default_factory=Wanted)
+    together: Together | None = None
+    """What refits all layers together, once each was by itself."""
     by_labels: bool = False
     """Whether figures are wanted as soon as the samples have labels."""
 
@@ -88,7 +94,10 @@ def requested(zeros: SparsityOptions, options: CalibrationOptions, plan: Path | 
     wanted = _wanted(options)
     given = {name: getattr(options, name) for name in ("samples", "solver", "sensitivity", "budget", "seed", "score")}
     said = {name: value for name, value in given.items() if value is not None}
-    switches = {name: getattr(options, name) for name in ("engine", "add_bias", "workers", "checkpoint", "resume")}
+    switches = {
+        name: getattr(options, name)
+        for name in ("engine", "add_bias", "joint_steps", "workers", "checkpoint", "resume")
+    }
     images = options.resize, options.mean, options.std, options.layout
     data, eval_data = as_images([options.data, options.eval_data], *images)
     asked = Asked(data, allocation=options.allocation, **said, **switches)
@@ -126,10 +135,11 @@ def _of_the_rule(zeros: SparsityOptions, asked: Asked) -> SparsityOptions:
     return replace(zeros, score=score, allocation=allocation)
 
 
-def demand_refit(command: str, add_bias: bool) -> None:
-    """Biases are made by a refit, which is of `prune` alone."""
-    if add_bias:
-        raise OptionError(f"--add-bias is of refitted weights, and {command} refits none; leave it out")
+def demand_refit(command: str, add_bias: bool, joint_steps: int | None) -> None:
+    """What is of a refit is of `prune` alone."""
+    flag = "--add-bias" if add_bias else "--joint-steps" if joint_steps is not None else ""
+    if flag:
+        raise OptionError(f"{flag} is of refitted weights, and {command} refits none; leave it out")
 
 
 def _demand_samples(options: CalibrationOptions) -> None:
@@ -191,11 +201,18 @@ def _pruned(model: Model, made: Plan, request: Request, refitted: bool) -> Outco
             write = partial(written, model, refitted=refitted)
             metered = within(limit, calibration, run.asked, measured.figures, write)
         found = metered.found if metered else calibration.swept(calibration.leveled(run.asked))
+        if request.together is not None:
+            moved = request.together(model, found, calibration.samples, run.asked, run.axes)
+            if metered is not None and measured is not None and limit is not None:
+                metered = metered.or_else(moved, measured.figures, limit, write)
+                moved = metered.found
+            found = moved
         plan = _recorded(found.plan, made, run, calibration.sensitivity.engine)
         details: dict[str, Any] = {
             **plan.calibration,
             "ridge": run.asked.ridge,
             "layers": len(calibration.found.layers),
+            **found.details,
         }
         notes = [*run.remarks(), *found.notes]
         more: dict[str, Any] = {}
@@ -225,6 +242,7 @@ class Run:
     calibration: Calibration
     asked: Asked
     measuring: Measuring | None
+    axes: SampleAxes
 
     def remarks(self, looked: bool = True) -> list[str]:
         """What is said of the samples; whether they are few where they were looked at."""
@@ -246,7 +264,7 @@ def calibration_run(model: Model, made: Plan, request: Request) -> Iterator[Run]
         measured = measuring(model, data, asked, request.wanted, axes)
         data = measured.seen
     with calibrating(model, made, replace(asked, data=data), axes) as calibration:
-        yield Run(calibration, asked, measured)
+        yield Run(calibration, asked, measured, axes)
 
 
 def _recorded(plan: Plan, made: Plan, run: Run, engine: str) -> Plan:

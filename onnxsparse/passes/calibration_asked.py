@@ -29,6 +29,10 @@ ENGINES = ("auto", "ort", "torch")
 SCORES = ("obs", "wanda", "ria")
 """Those that say nothing without samples."""
 SAMPLES = 256
+LEAST_SQUARES = "least-squares"
+"""The solver behind which all layers are refitted together."""
+JOINT_STEPS, LONGEST = 1500, 10**6
+"""Steps of the joint refit where a model is small, and the most that may be asked for."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,15 @@ class Asked:
     sensitivity: str = GRADIENTS
     engine: str = "auto"
     score: str = "obs"
-    solver: str = "least-squares"
+    solver: str = LEAST_SQUARES
     budget: str = "params"
     add_bias: bool = False
     workers: int | None = None
     checkpoint: Path | None = None
     resume: bool = False
     ridge: float = RIDGE
+    joint_steps: int | None = None
+    """Of the joint refit; None: as many as fit the size of the model."""
 
     def __post_init__(self) -> None:
         words = {
@@ -63,6 +69,11 @@ class Asked:
         for flag, number in (("--samples", self.samples), ("--workers", self.workers)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
+        steps = self.joint_steps
+        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps <= LONGEST):
+            raise OptionError(f"--joint-steps takes a number from 0, not {brief(steps)}")
+        if steps and self.solver != LEAST_SQUARES:
+            raise OptionError(f"--joint-steps is of --solver {LEAST_SQUARES}, not of {self.solver}; leave it out")
         scores.parse(self.score)
         if not solvers.parse(self.solver).does and self.add_bias:
             raise OptionError(f"--solver {self.solver} leaves all numbers as they are; leave --add-bias out")
@@ -95,6 +106,7 @@ def by_curves(plan: Plan, asked: Asked) -> bool:
 __all__ = [
     "ALIKE",
     "GRADIENTS",
+    "LEAST_SQUARES",
     "SAMPLES",
     "SCORES",
     "SENSITIVITY",

@@ -70,6 +70,16 @@ class Within:
     runs: int
     left: tuple[tuple[str, float], ...] = ()
 
+    def or_else(
+        self, moved: Calibrated, figures: Figures, limit: MaxLoss, write: Callable[[Calibrated], ModelProto]
+    ) -> Within:
+        """The same levels with other numbers, where these lose no more than the limit allows either."""
+        if moved.numbers is self.found.numbers:
+            return replace(self, found=moved)
+        known = figures(write(moved))
+        lost = figures.lost(limit, known)
+        return replace(self, found=moved, figures=known, lost=lost) if lost <= limit.most else self
+
 
 def measuring(model: Model, data: Data, asked: Asked, wanted: Wanted, axes: SampleAxes) -> Measuring:
     """Figures on the data that was named for it, or on a part of the samples."""

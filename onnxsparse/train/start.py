@@ -256,6 +256,17 @@ def with_statistics(model: Model, numbers: Mapping[str, Array], trained: Mapping
     return found
 
 
+def statistics_moved(model: Model, numbers: Mapping[str, Array], trained: Mapping[str, StoredParam]) -> set[str]:
+    """The tags of the statistics that `with_statistics` moves."""
+    homes = {tensor.name: home.tag for tensor, home in model.flow.stores.homes.items() if not home.scope}
+    found = set[str]()
+    for node in _norms(model):
+        tags = [homes[name] for name in node.input[1:5] if name in homes]
+        if len(tags) == 4 and all(tag in trained for tag in tags[:2]):
+            found.update(tag for tag in tags[2:] if tag in numbers and tag not in trained)
+    return found
+
+
 def _norms(model: Model) -> Iterator[NodeProto]:
     """Those whose scale and bias nothing else reads."""
     readers = Counter(name for container in containers(model) for node in container.node for name in node.input)

@@ -146,7 +146,7 @@ def test_within_a_limit_the_figures_are_those_of_what_is_written(net: Path, data
 def test_wrong_words(net: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OptionError, match="joint_steps= takes a number from 0"):
         osp.prune(net, data=data, joint_steps=-1, **LEVEL)
-    with pytest.raises(OptionError, match="least-squares., not of bias"):
+    with pytest.raises(OptionError, match=r"least-squares., not of bias"):
         osp.prune(net, data=data, joint_steps=5, solver="bias", **LEVEL)
     words = [str(net), "--data", str(data), "--pattern", "2:4", "--joint-steps", "5"]
     assert main(["plan", *words, "-o", str(tmp_path / "plan.yaml")]) == 2

@@ -986,7 +986,7 @@ class TrainOptions:
     MODIFIER: ClassVar[str] = "training"
     epochs: float | None = option(
         None,
-        "how long (default 3, and at least 500 steps)",
+        "how long (default 3, and at least 1500 steps)",
         "10",
         more="; beside a [recipe](recipes.md) that says it, all of its epochs are scaled to that",
     )

@@ -170,7 +170,7 @@ def finetune(
             Default: None. Example: quantize="int8"
         learn_scales: with quantize=: scales train along, in place of following the numbers that they round.
             Default: None. Example: learn_scales=True
-        epochs: how long (default 3, and at least 500 steps). Example: epochs=10
+        epochs: how long (default 3, and at least 1500 steps). Example: epochs=10
         steps: how long, in optimizer steps. Default: None. Example: steps=2000
         steps_per_epoch: what counts as an epoch, where the data does not say it. Default: None. Example:
             steps_per_epoch=100

@@ -118,7 +118,7 @@ def test_the_saved_recipe_says_everything_and_gives_the_same_file(folder: Path) 
     words = ["--data", "@data.npz", "--pattern", "unstructured", "--sparsity", "0.8", "--batch-size", "8"]
     assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "a.onnx"), "-q", *at(folder, words)]) == 0
     recipe = (folder / "a.recipe.yaml").read_text()
-    for decided in ("steps: 500", "rate: 0.01", "init: calibrated", "allocation: sensitivity", "warm_up: "):
+    for decided in ("steps: 1500", "rate: 0.01", "init: calibrated", "allocation: sensitivity", "warm_up: "):
         assert decided in recipe
     again = ["--data", "@data.npz", "--recipe", "@a.recipe.yaml"]
     assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "b.onnx"), "-q", *at(folder, again)]) == 0

@@ -20,7 +20,7 @@ from onnxsparse.recipes.modifiers.modifier import Modifier
 
 
 LONGEST = 10**9
-EPOCHS, SHORTEST = 3, 500
+EPOCHS, SHORTEST = 3, 1500
 """How long a run is where nobody says it: epochs, and the steps that it has at least."""
 SHARE, LEAST_STEPS = 0.05, 10
 """The warm-up, as a share of the run and in steps."""

@@ -30,7 +30,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onnxsparse.passes import calibration_asked
-from tests import messages
+from tests import messages, warm_workers
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -188,7 +188,11 @@ def _says_torch(item: pytest.Item) -> bool:
 
 
 def _module(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).as_posix()
+    return _name(item.path)
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(HERE).as_posix()
 
 
 def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -294,6 +298,17 @@ def shared_graphs(made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
     """For modules that train and are not about how graphs are made, which tests/engines/ort is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onnxsparse.engines.ort.building._made", made_graphs)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers are children of a process that has loaded the libraries, but where tests are about workers."""
+    if not warm_workers.AVAILABLE or _name(request.path).startswith(warm_workers.COLD):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onnxsparse.engines.ort.worker.run", warm_workers.run)
         yield
 
 

@@ -30,7 +30,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onnxsparse.passes import calibration_asked
-from tests import messages, warm_workers
+from tests import messages, warm
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -304,11 +304,11 @@ def shared_graphs(made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _warm_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Workers are children of a process that has loaded the libraries, but where tests are about workers."""
-    if not warm_workers.AVAILABLE or _name(request.path).startswith(warm_workers.COLD):
+    if not warm.AVAILABLE or _name(request.path).startswith(warm.COLD):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onnxsparse.engines.ort.worker.run", warm_workers.run)
+        patch.setattr("onnxsparse.engines.ort.worker.run", warm.worker_run)
         yield
 
 

@@ -1,23 +1,30 @@
-"""What workers load, loaded where this is imported: in the process whose children stand in for them (`warm_workers`)."""
+"""What Pythons load, loaded where this is imported: in the process that `tests/warm.py` has children of."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 
+import onnxsparse
 from onnxsparse.engines.ort import library
 
-for name in (
+MODULES = (
+    "onnxsparse.cli",
     "onnxsparse.engines.ort.building",
     "onnxsparse.engines.ort.differentiation",
     "onnxsparse.engines.ort.trial",
     "onnxsparse.passes.compare_process",
     "onnxsparse.passes.permutation_process",
-):
+)
+
+for name in MODULES:
     importlib.import_module(name)
+for name in onnxsparse.__all__:
+    getattr(onnxsparse, name)
 if library.available():
     library.training()
-else:
-    try:
-        importlib.import_module("onnxruntime")
-    except ImportError:
-        pass  # as much as there is
+for name in ("onnxruntime", "scipy.optimize"):
+    with contextlib.suppress(ImportError):  # where it is installed
+        importlib.import_module(name)
+gc.freeze()  # children share all of this

@@ -23,23 +23,24 @@ from pathlib import Path
 
 import pytest
 
-COLD = ("engines/ort/", "test_compare")
+COLD = ("engines/ort/test_building", "engines/ort/test_trial")
 """Tests of workers themselves."""
 AVAILABLE = "forkserver" in multiprocessing.get_all_start_methods()
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def python(
-    words: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
+    words: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None, work: int = 600
 ) -> subprocess.CompletedProcess[str]:
-    """What `python -c CODE ...`, `python -m MODULE ...` or `python SCRIPT ...` comes to."""
+    """What `python -c CODE ...`, `python -m MODULE ...` or `python SCRIPT ...` comes to; it is killed where it takes
+    more than so many seconds of CPU time."""
     env = os.environ if env is None else env
     if not AVAILABLE:
         command = [sys.executable, *words]
         return subprocess.run(command, cwd=cwd, env={**env}, capture_output=True, text=True, timeout=600)
     with tempfile.TemporaryDirectory() as folder:
         out, error = (os.path.join(folder, name) for name in ("out", "error"))
-        status = _child(words, str(cwd or os.getcwd()), env, out, error)
+        status = _child(words, str(cwd or os.getcwd()), env, out, error, work)
         said = (Path(name).read_text(encoding="utf-8") for name in (out, error))
         return subprocess.CompletedProcess([sys.executable, *words], status, *said)
 
@@ -51,9 +52,10 @@ def worker_run(command: Sequence[str], folder: str, path: str) -> int:
     return _child(command[1:], folder, {**os.environ, "PYTHONPATH": path, **places}, log, log)
 
 
-def _child(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, error: str) -> int:
+def _child(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, error: str, work: int = 600) -> int:
     _start_server()
-    child = multiprocessing.get_context("forkserver").Process(target=_work, args=(words, folder, {**env}, out, error))
+    given = (words, folder, {**env}, out, error, work)
+    child = multiprocessing.get_context("forkserver").Process(target=_work, args=given)
     child.start()
     try:
         child.join()
@@ -76,7 +78,11 @@ def _start_server() -> None:
         forkserver.ensure_running()
 
 
-def _work(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, error: str) -> None:
+def _work(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, error: str, work: int) -> None:
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + work, resource.RLIM_INFINITY))
     for number, name in ((1, out), (2, error)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.clear()

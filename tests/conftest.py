@@ -59,7 +59,6 @@ LENGTHY = (
     "conformance/test_conformance_files",
     "conformance/test_conformance_mutat",
     "conformance/test_conformance_paths",
-    "conformance/test_conformance_random",
     "conformance/test_random_paths",
     "dialects/",
     "engines/",
@@ -81,6 +80,8 @@ LENGTHY = (
 WITHOUT_RUNTIME = (
     "allocations/",
     "calibration/test_statistics",
+    "channels/test_channels_cost",
+    "channels/test_permutation_record",
     "checkpoints/",
     "conformance/test_conformance_broken",
     "conformance/test_conformance_discovery",
@@ -90,15 +91,22 @@ WITHOUT_RUNTIME = (
     "conformance/test_conformance_fold_check",
     "conformance/test_conformance_mutated",
     "conformance/test_conformance_patterns",
+    "conformance/test_conformance_proof",
     "conformance/test_conformance_pruning",
+    "conformance/test_conformance_random",
     "conformance/test_conformance_renewal",
     "data/",
+    "dialects/test_masks_of_schedules",
+    "dialects/test_msbench_asked",
+    "dialects/test_msbench_generators",
+    "dialects/test_msbench_onnx",
     "epochs/test_acts",
     "epochs/test_stored",
     "epochs/test_together",
     "graph_room/",
     "losses/",
     "metrics/",
+    "models/test_batches",
     "modifiers/",
     "optimizers/",
     "patterns/",
@@ -113,17 +121,26 @@ WITHOUT_RUNTIME = (
     "recipes/test_recipes",
     "recipes/test_round_trip",
     "report/",
+    "runs/test_attempts",
+    "runs/test_by_gradients",
+    "runs/test_masks",
     "runs/test_resume",
+    "runs/test_sparse_training",
     "schedules/",
     "scores/",
+    "solvers/",
     "sparsers/",
     "targets/",
     "test_basis",
     "test_depthwise",
+    "test_graphsurgeon.py::test_a_graph_comes_to",
     "test_house",
     "test_killed_writers",
+    "test_layer_names",
     "test_make",
+    "test_options",
     "test_output_layers",
+    "test_permutation_search",
     "test_plan_files",
     "test_plugin_guides",
     "test_plugins",
@@ -132,7 +149,7 @@ WITHOUT_RUNTIME = (
     "test_reports",
     "test_values",
 )
-"""Modules in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
+"""Modules and tests in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -160,7 +177,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     kept = items
     if config.getoption("--other-runtime"):
-        kept = [item for item in kept if not _module(item).startswith(WITHOUT_RUNTIME)]
+        kept = [item for item in kept if not _place(item).startswith(WITHOUT_RUNTIME)]
     if config.getoption("--with-torch"):
         kept = [item for item in kept if _says_torch(item)]
     if config.getoption("--quick"):
@@ -191,6 +208,10 @@ def _module(item: pytest.Item) -> str:
     return _name(item.path)
 
 
+def _place(item: pytest.Item) -> str:
+    return f"{_module(item)}::{item.name}"
+
+
 def _name(path: Path) -> str:
     return path.relative_to(HERE).as_posix()
 
@@ -210,11 +231,11 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     runtime = sys.modules.get("onnxruntime")
-    if runtime is None or not _module(item).startswith(WITHOUT_RUNTIME):
+    if runtime is None or not _place(item).startswith(WITHOUT_RUNTIME):
         return (yield)
 
     def refuse(*_: object, **__: object) -> None:
-        pytest.fail(f"it runs a model: take {_module(item)} out of WITHOUT_RUNTIME in tests/conftest.py", pytrace=False)
+        pytest.fail(f"it runs a model: take {_place(item)} out of WITHOUT_RUNTIME in tests/conftest.py", pytrace=False)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "InferenceSession", refuse)

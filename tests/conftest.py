@@ -314,9 +314,12 @@ def made_graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
     return made
 
 
-@pytest.fixture(scope="module")
-def shared_graphs(made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
-    """For modules that train and are not about how graphs are made, which tests/engines/ort is."""
+@pytest.fixture(scope="module", autouse=True)
+def _shared_graphs(request: pytest.FixtureRequest, made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
+    """Training graphs are made once for all tests but those of how they are made."""
+    if _name(request.path).startswith("engines/ort/"):
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onnxsparse.engines.ort.building._made", made_graphs)
         yield

@@ -17,6 +17,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
@@ -92,6 +93,7 @@ def _work(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, e
     sys.path[:0] = [folder, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     if words[0] == "-m":
         sys.argv = [*words[1:]]
+        warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)  # of course it is
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif words[0] == "-c":
         sys.argv = ["-c", *words[2:]]

@@ -59,6 +59,12 @@ def test_what_a_test_changes_stays_in_its_process(monkeypatch: pytest.MonkeyPatc
     assert warm.python(["-c", code]).stdout == "True so\n"
 
 
+def test_each_draws_numbers_of_its_own() -> None:
+    code = "import random, numpy; print(random.random(), numpy.random.rand())"
+    one, other = (warm.python(["-c", code]).stdout.split() for _ in range(2))
+    assert not set(one) & set(other)
+
+
 @pytest.mark.skipif(not warm.AVAILABLE, reason="workers start as ever")
 def test_a_worker_has_its_folder_its_log_and_its_status(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()

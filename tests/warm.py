@@ -14,6 +14,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,7 @@ def _work(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, e
     os.environ.update(env)
     os.chdir(folder)
     tempfile.tempdir = None
+    _draw_other_numbers()
     sys.path[:0] = [folder, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     if words[0] == "-m":
         sys.argv = [*words[1:]]
@@ -102,3 +104,10 @@ def _work(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, e
         sys.argv = [*words]
         sys.path[0] = os.path.dirname(words[0])
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _draw_other_numbers() -> None:
+    """As each Python that starts does, and not those of the process that this is a child of."""
+    for name, draw in (("numpy.random", "seed"), ("onnxruntime", "set_seed")):
+        if name in sys.modules:
+            getattr(sys.modules[name], draw)(secrets.randbits(31))

@@ -8,6 +8,8 @@ TORCH ?= $(VENV)-torch
 # Python compiles the modules that are imported, when they are: most of what is installed never is.
 PIP := -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
+# Each process of the tests would compile the same modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo quick test test-venv test-runtime test-torch test-all check lint ruff format mypy bench clean
 

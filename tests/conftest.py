@@ -30,7 +30,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onnxsparse.passes import calibration_asked
-from tests import messages
+from tests import messages, warm
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -59,7 +59,6 @@ LENGTHY = (
     "conformance/test_conformance_files",
     "conformance/test_conformance_mutat",
     "conformance/test_conformance_paths",
-    "conformance/test_conformance_random",
     "conformance/test_random_paths",
     "dialects/",
     "engines/",
@@ -81,6 +80,8 @@ LENGTHY = (
 WITHOUT_RUNTIME = (
     "allocations/",
     "calibration/test_statistics",
+    "channels/test_channels_cost",
+    "channels/test_permutation_record",
     "checkpoints/",
     "conformance/test_conformance_broken",
     "conformance/test_conformance_discovery",
@@ -90,7 +91,9 @@ WITHOUT_RUNTIME = (
     "conformance/test_conformance_fold_check",
     "conformance/test_conformance_mutated",
     "conformance/test_conformance_patterns",
+    "conformance/test_conformance_proof",
     "conformance/test_conformance_pruning",
+    "conformance/test_conformance_random",
     "conformance/test_conformance_renewal",
     "data/",
     "epochs/test_acts",
@@ -99,6 +102,7 @@ WITHOUT_RUNTIME = (
     "graph_room/",
     "losses/",
     "metrics/",
+    "models/test_batches",
     "modifiers/",
     "optimizers/",
     "patterns/",
@@ -113,17 +117,25 @@ WITHOUT_RUNTIME = (
     "recipes/test_recipes",
     "recipes/test_round_trip",
     "report/",
+    "runs/test_attempts",
+    "runs/test_by_gradients",
+    "runs/test_masks",
     "runs/test_resume",
+    "runs/test_sparse_training",
     "schedules/",
     "scores/",
+    "solvers/",
     "sparsers/",
     "targets/",
     "test_basis",
     "test_depthwise",
+    "test_graphsurgeon.py::test_a_graph_comes_to",
     "test_house",
     "test_killed_writers",
     "test_make",
+    "test_options",
     "test_output_layers",
+    "test_permutation_search",
     "test_plan_files",
     "test_plugin_guides",
     "test_plugins",
@@ -132,7 +144,7 @@ WITHOUT_RUNTIME = (
     "test_reports",
     "test_values",
 )
-"""Modules in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
+"""Modules and tests in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -160,7 +172,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     kept = items
     if config.getoption("--other-runtime"):
-        kept = [item for item in kept if not _module(item).startswith(WITHOUT_RUNTIME)]
+        kept = [item for item in kept if not _place(item).startswith(WITHOUT_RUNTIME)]
     if config.getoption("--with-torch"):
         kept = [item for item in kept if _says_torch(item)]
     if config.getoption("--quick"):
@@ -188,7 +200,15 @@ def _says_torch(item: pytest.Item) -> bool:
 
 
 def _module(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).as_posix()
+    return _name(item.path)
+
+
+def _place(item: pytest.Item) -> str:
+    return f"{_module(item)}::{item.name}"
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(HERE).as_posix()
 
 
 def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -206,11 +226,11 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     runtime = sys.modules.get("onnxruntime")
-    if runtime is None or not _module(item).startswith(WITHOUT_RUNTIME):
+    if runtime is None or not _place(item).startswith(WITHOUT_RUNTIME):
         return (yield)
 
     def refuse(*_: object, **__: object) -> None:
-        pytest.fail(f"it runs a model: take {_module(item)} out of WITHOUT_RUNTIME in tests/conftest.py", pytrace=False)
+        pytest.fail(f"it runs a model: take {_place(item)} out of WITHOUT_RUNTIME in tests/conftest.py", pytrace=False)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "InferenceSession", refuse)
@@ -289,11 +309,25 @@ def made_graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
     return made
 
 
-@pytest.fixture(scope="module")
-def shared_graphs(made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
-    """For modules that train and are not about how graphs are made, which tests/engines/ort is."""
+@pytest.fixture(scope="module", autouse=True)
+def _shared_graphs(request: pytest.FixtureRequest, made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
+    """Training graphs are made once for all tests but those of how they are made."""
+    if _name(request.path).startswith("engines/ort/"):
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onnxsparse.engines.ort.building._made", made_graphs)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers are children of a process that has loaded the libraries, but where tests are about workers."""
+    if not warm.AVAILABLE or _name(request.path).startswith(warm.COLD):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onnxsparse.engines.ort.worker.run", warm.worker_run)
         yield
 
 

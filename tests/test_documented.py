@@ -19,6 +19,7 @@ import onnxsparse as osp
 from onnxsparse import plugins
 from onnxsparse.cli import COMMANDS, build_parser, main
 from onnxsparse.cli.commands import KINDS
+from tests import warm
 from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,7 +194,9 @@ def run(command: str) -> int:
     if words[0] == "onnxsparse":
         return main(words[1:])
     if words[0] == "python":
-        words[0] = sys.executable
+        done = warm.python(words[1:])
+        sys.stdout.write(done.stdout + done.stderr)
+        return done.returncode
     return subprocess.run(words, timeout=600).returncode
 
 

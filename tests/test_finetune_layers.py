@@ -26,7 +26,7 @@ from onnxsparse.train.onnx_trainee import OnnxTrainee
 from tests.engine_marks import ENGINES, HAS_ORT, HAS_TORCH, TRAINS
 from tests.test_finetune_recipes import arrays
 
-pytestmark = [TRAINS, pytest.mark.usefixtures("shared_graphs")]
+pytestmark = TRAINS
 FRAME = """
 modifiers:
 - !EpochRangeModifier {start_epoch: 0, end_epoch: 4}

@@ -17,7 +17,7 @@ from tests.engine_marks import ENGINES, HAS_ORT, HAS_TORCH, TRAINS
 from tests.examples_of_recipes import examples
 from tests.messages import refusing
 
-pytestmark = [TRAINS, pytest.mark.usefixtures("shared_graphs")]
+pytestmark = TRAINS
 EXAMPLES = examples(["wide.weight", "residual.weight"], "deep")
 PRUNED = {"sample": {"wide.weight": 0.85, "residual.weight": 0.85}, "gradual": {"deep.weight": 0.8}}
 FIRST = ("sample", "constant")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxsparse as osp
 from onnxsparse import files
 from onnxsparse.files import Staged
+from tests import warm
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed")
 
@@ -82,8 +81,8 @@ def split(path: Path, seed: int, shape=(64, 32)) -> Path:
 
 
 def killed(at: int, source: Path, target: Path, overwrite: bool, repository: Path) -> bool:
-    command = [sys.executable, "-c", KILLED, str(at), str(source), str(target), "yes" if overwrite else "no"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(repository)})
+    words = ["-c", KILLED, str(at), str(source), str(target), "yes" if overwrite else "no"]
+    done = warm.python(words, env={**os.environ, "PYTHONPATH": str(repository)})
     assert done.returncode in (0, -9), done.stderr
     return done.returncode == -9
 

@@ -119,7 +119,10 @@ def test_what_selects_modules_names_some(selections: ModuleType, repository: Pat
     tests = repository / "tests"
     modules = [path.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")]
     for start in (*selections.LENGTHY, *selections.WITHOUT_RUNTIME):
-        assert any(one.startswith(start) for one in modules), start
+        module, _, name = start.partition("::")
+        named = [one for one in modules if one.startswith(module)]
+        assert named, start
+        assert not name or any(f"def {name}" in (tests / one).read_text(encoding="utf-8") for one in named), start
     for one in modules:
         if one.startswith(
             selections.WITHOUT_RUNTIME

@@ -18,6 +18,7 @@ import pytest
 from models.digits import accuracy, training_half
 from onnxsparse import cli
 from onnxsparse.engines.ort import library
+from tests import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINS = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -163,8 +164,7 @@ def digits(folder: Path) -> str:
 
 
 def ran(name: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tools" / f"{name}.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, env=TRAINS, timeout=600)
+    return warm.python([str(ROOT / "tools" / f"{name}.py"), *words], env=TRAINS)
 
 
 def numbers(path: Path) -> dict[str, np.ndarray]:

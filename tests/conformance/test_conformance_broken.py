@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,8 @@ import onnx
 import pytest
 from graphs import broken, broken_strings, broken_structure, broken_tensors
 from graphs.expectations import EVERYTHING
+
+from tests import warm
 
 cli: Any = pytest.importorskip("onnxsparse.cli")
 
@@ -114,27 +113,13 @@ def test_odd_is_refused_or_coped_with(name: str, tmp_path: Path, capfd: Any) -> 
                 onnx.load(str(made / "new.onnx"), load_external_data=False)
 
 
-def work_of_children() -> float:
-    """Seconds of CPU time; how long that takes is the machine's affair."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 @pytest.mark.parametrize("command", ["inspect", "prune", "verify", "mask", "fold"])
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_kills_no_process(name: str, command: str, tmp_path: Path) -> None:
     writer = broken.FATAL.get(name) or broken.ODD[name]
     path = writer(tmp_path)
-    before = work_of_children()
-    done = subprocess.run(
-        [sys.executable, "-m", "onnxsparse", *arguments(command, path, tmp_path / "new.onnx")],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=Path(__file__).resolve().parents[2],
-        check=False,
-    )
-    assert work_of_children() - before < LIMIT_SECONDS
+    words = ["-m", "onnxsparse", *arguments(command, path, tmp_path / "new.onnx")]
+    done = warm.python(words, cwd=Path(__file__).resolve().parents[2], work=LIMIT_SECONDS)
     assert done.returncode == 2 if name in broken.FATAL else done.returncode in (0, 1, 2), done.stderr[-500:]
     if done.returncode == 2:
         assert_one_clear_line(2, done.stderr)

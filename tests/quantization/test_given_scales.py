@@ -20,7 +20,7 @@ from onnxsparse.passes.quantization.given_scales import scales_of
 from tests.cases import for_each
 from tests.quantization.fake_quantized import Net, arrays, run
 
-quantization = pytest.importorskip("onnxruntime.quantization")
+pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(0)
 SAMPLES = RNG.standard_normal((32, 4, 6, 6)).astype(np.float32)
 
@@ -60,6 +60,7 @@ def test_the_scales_of_a_file_make_the_same_file(target: str | None, model: str,
 
 def test_onnxruntimes_own_scales(model: str, tmp_path: Path) -> None:
     """Of `quantize_static`: values by their names, weights by theirs in front of `_quantized`."""
+    quantization = pytest.importorskip("onnxruntime.quantization")  # sympy comes with it, which takes its time
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from onnxsparse.checkpoints import newest, save
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
+from tests import warm
 from tests.messages import refusing
 
 HAS_TORCH = pytest.mark.skipif(not torch_library.available(), reason="needs torch")
@@ -61,8 +60,7 @@ osp.finetune(
 def run(desk: Path, folder: str, last: int, engine: str, model: Path, repository: Path, **more: bool) -> int:
     environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
     words = [model, desk / "recipe.yaml", desk / folder, desk / f"{folder}.onnx", engine, last, json.dumps(more)]
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = warm.python(["-c", CHILD, *map(str, words)], env=environment)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
 

@@ -20,6 +20,7 @@ from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.working_dirs import claimed
 from onnxsparse.errors import OptionError, OutputError
+from tests import warm
 from tests.engines.ort import killed_run
 from tests.messages import refusing
 
@@ -29,6 +30,7 @@ pytestmark = [
 ]
 
 SCRIPT = Path(killed_run.__file__)
+SURROUNDINGS = {**os.environ, "PYTHONPATH": str(SCRIPT.parent), "OMP_NUM_THREADS": "1"}
 LOADER = "killed_run:loader"
 LEVEL = {"pattern": "unstructured", "sparsity": 0.8, "updates": 5}
 BY_EPOCHS = """
@@ -103,26 +105,23 @@ class Ground:
         (self.folder / f"{name}.json").write_text(json.dumps(job))
         return job
 
-    def _child(self, name: str, *death: str) -> subprocess.Popen:
+    def _words(self, name: str, *death: str) -> list[str]:
         """A run of its own process, with the graph of the whole run: to build it again would take the most time."""
         claim(str(self.folder / name))
         for graph in (self.folder / "whole").glob("graph-*") if "building" not in death else ():
             shutil.copytree(graph, self.folder / name / graph.name, dirs_exist_ok=True)
-        environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(SCRIPT), str(self.folder / f"{name}.json"), *death]
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        return [str(SCRIPT), str(self.folder / f"{name}.json"), *death]
 
     def kill(self, name: str, event: str, count: int, resume: bool = False) -> None:
         """A run that kills itself."""
         self._written(name, resume)
-        child = self._child(name, event, str(count))
-        _, error = child.communicate(timeout=600)
-        assert child.returncode == -signal.SIGKILL, error.decode()
+        done = warm.python(self._words(name, event, str(count)), env=SURROUNDINGS)
+        assert done.returncode == -signal.SIGKILL, done.stderr
 
     def kill_after(self, name: str, seconds: float, resume: bool) -> bool:
         """A run that is killed from outside; whether it was still going on."""
         self._written(name, resume)
-        child = self._child(name)
+        child = subprocess.Popen([sys.executable, *self._words(name)], env=SURROUNDINGS, stderr=subprocess.PIPE)
         time.sleep(seconds)
         child.kill()
         child.communicate()

@@ -105,7 +105,7 @@ def test_a_metric_that_fails_is_said_before_training(folder: Path, capsys: Any, 
 
 @trains
 def test_a_finished_run_may_be_resumed_over_its_own_result(folder: Path) -> None:
-    words = ["--data", "@data.npz", "-o", "@out.onnx", "--checkpoint", "@run"]
+    words = ["--data", "@data.npz", "-o", "@out.onnx", "--checkpoint", "@run", "--steps", "20"]
     assert call(folder, *words) == 0
     first = (folder / "out.onnx").read_bytes()
     assert call(folder, *words, "--resume") == 0
@@ -115,10 +115,21 @@ def test_a_finished_run_may_be_resumed_over_its_own_result(folder: Path) -> None
 
 @trains
 def test_the_saved_recipe_says_everything_and_gives_the_same_file(folder: Path) -> None:
-    words = ["--data", "@data.npz", "--pattern", "unstructured", "--sparsity", "0.8", "--batch-size", "8"]
+    words = [
+        "--data",
+        "@data.npz",
+        "--pattern",
+        "unstructured",
+        "--sparsity",
+        "0.8",
+        "--batch-size",
+        "8",
+        "--steps",
+        "40",
+    ]
     assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "a.onnx"), "-q", *at(folder, words)]) == 0
     recipe = (folder / "a.recipe.yaml").read_text()
-    for decided in ("steps: 1500", "rate: 0.01", "init: calibrated", "allocation: sensitivity", "warm_up: "):
+    for decided in ("steps: 40", "rate: 0.01", "init: calibrated", "allocation: sensitivity", "warm_up: "):
         assert decided in recipe
     again = ["--data", "@data.npz", "--recipe", "@a.recipe.yaml"]
     assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "b.onnx"), "-q", *at(folder, again)]) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from models.data.batch import Batch, Detections
@@ -61,9 +61,15 @@ def batch(height: int = 64, width: int = 64) -> Batch:
 
 
 def same(found: dict[str, Array], expected: Detections) -> None:
-    np.testing.assert_allclose(found["boxes"], expected.boxes, atol=1e-3)
+    """In one order, but that scores which rounding alone tells apart may have changed places."""
     np.testing.assert_allclose(found["scores"], expected.scores, atol=1e-5)
-    np.testing.assert_array_equal(found["labels"], expected.labels)
+    ties = np.cumsum(np.diff(expected.scores, prepend=1.0) < -1e-6)
+    ours, theirs = (
+        np.lexsort((*boxes.round(2).T, labels, ties))
+        for boxes, labels in ((found["boxes"], found["labels"]), (expected.boxes, expected.labels))
+    )
+    np.testing.assert_allclose(found["boxes"][ours], expected.boxes[theirs], atol=1e-3)
+    np.testing.assert_array_equal(found["labels"][ours], expected.labels[theirs])
 
 
 # -- one stage
@@ -89,6 +95,7 @@ def test_one_stage_answers_as_numpy_does(name: str) -> None:
 
 
 @settings(deadline=None, max_examples=10)
+@example(391, 3, 20, 20)  # two scores are the same but for rounding
 @given(st.integers(0, 1000), st.integers(1, 4), st.integers(20, 64), st.integers(20, 64))
 def test_boxes_end_where_the_image_did_before_padding(seed: int, classes: int, height: int, width: int) -> None:
     of, by = decoder(classes), PREDICTORS["by class"]

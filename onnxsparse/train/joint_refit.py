@@ -55,9 +55,11 @@ MADE_WITH = 64
 
 def refitted_together(model: Model, found: Calibrated, samples: Samples, asked: Asked, axes: SampleAxes) -> Calibrated:
     """What a calibration found, with its numbers moved together; or as it was, with the reason."""
-    steps = _steps(found, samples, asked)
-    if not steps:
+    if asked.solver != LEAST_SQUARES or not found.swept:
         return found
+    steps, large = _steps(found, samples, asked)
+    if not steps:
+        return _noted(found, large) if large else found
     why = _against(samples, axes)
     job = None if why else _Job.of(model, found, samples, asked)
     why = why or ("" if job is not None and job.moving else "what was refitted is not stored as floats")
@@ -83,16 +85,17 @@ def _noted(found: Calibrated, note: str) -> Calibrated:
     return replace(found, notes=(*found.notes, note))
 
 
-def _steps(found: Calibrated, samples: Samples, asked: Asked) -> int:
-    """How many there are; none where the sweep refits nothing, or takes no gradients."""
-    if asked.solver != LEAST_SQUARES or not found.swept:
-        return 0
-    if asked.joint_steps is not None:
-        return asked.joint_steps
+def _steps(found: Calibrated, samples: Samples, asked: Asked) -> tuple[int, str]:
+    """How many there are; and where none are because the model is large, what to say of it."""
+    if asked.joint_steps is not None or asked.sensitivity != GRADIENTS:
+        return asked.joint_steps or 0, ""
     layers = {one.layer: one for one in found.swept.values()}.values()
-    work = BATCH * sum(one.products for one in layers) / max(samples.fitted, 1)
-    steps = min(calibration_asked.JOINT_STEPS, int(WORK / work)) if work else 0
-    return steps if steps >= FEWEST and asked.sensitivity == GRADIENTS else 0
+    each = sum(one.products for one in layers) / max(samples.fitted, 1)
+    most = int(WORK / (BATCH * each)) if each else 0
+    if each and most < FEWEST:
+        size = f"{each / 1e6:,.0f} million multiply-accumulates a sample"
+        return 0, f"the layers were not refitted together, because that takes long at {size}; --joint-steps asks for it"
+    return min(calibration_asked.JOINT_STEPS, most), ""
 
 
 def _against(samples: Samples, axes: SampleAxes) -> str:

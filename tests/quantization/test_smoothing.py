@@ -176,13 +176,29 @@ def test_what_a_shortcut_reads_too_stays() -> None:
 @for_each(
     "options",
     [
-        "mappings: [[['re:.*query'], 're:.*first']]", "mappings: [[[block.up], third]]", "ignore: [first, second]",
-        "smoothing_strength: 1.5", "mappings: [first]", "mappings: [[[], first]]",
+        "mappings: [[['re:.*query'], 're:.*first']]", "mappings: [[[block.up], third]]", "smoothing_strength: 1.5",
+        "mappings: [first]", "mappings: [[[], first]]",
     ],
 )  # fmt: skip
 def test_what_cannot_move_is_refused(options: str) -> None:
     with refusing(osp.OnnxSparseError):
         osp.oneshot(network(), recipe(options), SAMPLES)
+
+
+@for_each("smoothing", ["SmoothQuantModifier: {}", "AWQModifier: {}"])
+def test_where_nothing_can_move_the_rest_is_done_and_it_is_said(smoothing: str) -> None:
+    net = network()
+    net.graph.output.extend(make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("first", "second"))
+    text = recipe(None).replace("quant_modifiers:\n", f"quant_modifiers:\n    {smoothing}\n")
+    result = rounded(net, text)
+    assert any("there is no normalization that rounded layers alone read" in note for note in result.report.notes)
+    assert {row.status for row in result.report.rows} == {"quantized"}
+
+
+def test_what_is_ignored_is_said_where_it_is_all() -> None:
+    result = rounded(network(), recipe("ignore: [first, second]"))
+    assert any("but for those that are ignored" in note for note in result.report.notes)
+    assert np.array_equal(stored(result.model)["first.scale"], stored(network())["first.scale"])
 
 
 def test_alone_and_twice_it_is_refused() -> None:

@@ -64,9 +64,11 @@ class ActivationAware:
     """Whether the widths of weights count as well as those of inputs; both are tried where both are named."""
 
     def scaled(self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Mapping[str, Array]]) -> list[str]:
-        """Widen weights of a float graph, in place, and say where; an error where that is nowhere."""
+        """Widen weights of a float graph, in place, and say where, or that it is nowhere."""
         between = channels_between(proto, quantization, NORMALIZATIONS, values_rounded=False)
         chosen = self.aim.of(proto, [one for one in between if _by_rows(one)])
+        if not chosen:
+            return [self.aim.nowhere("scaled")]
         stored = {tensor.name: tensor for tensor in proto.graph.initializer}
         weights, done = {weight.name: weight for weight in quantization.weights}, list[Channels]()
         found = collect(proto, [one.value for one in chosen], feeds, lambda _: Products())

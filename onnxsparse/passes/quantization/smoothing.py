@@ -38,7 +38,7 @@ class Aim:
     ignore: Sequence[str] = ()
 
     def of(self, proto: ModelProto, between: Sequence[Channels]) -> list[Channels]:
-        """Those that are meant, of all that can be scaled; an error where a mapping means none, or nothing does."""
+        """Those that are meant, of all that can be scaled, perhaps none; an error where a mapping means none."""
         layers = GraphLayers(proto)
         there = [
             _Value(one, _names(layers, one.maker), [_names(layers, node) for node in one.readers]) for one in between
@@ -46,13 +46,15 @@ class Aim:
         for mapping in self.mappings:
             if not any(one.is_of(mapping) for one in there):
                 raise OptionError(_missed(*mapping))
-        meant = [one for one in there if not _means(self.ignore, one.maker) and self._maps(one)]
-        if not meant:
-            raise OptionError(
-                "smoothing: no normalization is read by rounded layers alone, so that nothing can move; "
-                "leave it out, or say by mappings between which layers"
-            )
-        return [one.channels for one in meant]
+        return [one.channels for one in there if not _means(self.ignore, one.maker) and self._maps(one)]
+
+    def nowhere(self, what: str) -> str:
+        """A note where no value is meant: many networks have no such normalization, and recipes are for many."""
+        beside = ", but for those that are ignored," if self.ignore else ""
+        return (
+            f"nothing was {what}: there is no normalization{beside} that rounded layers alone read; "
+            "mappings can name layers in its place"
+        )
 
     def _maps(self, value: _Value) -> bool:
         if not self.mappings:
@@ -94,8 +96,10 @@ class Smoothing:
     strength: float = 0.5
 
     def scaled(self, proto: ModelProto, quantization: Quantization, feeds: Iterable[Mapping[str, Array]]) -> list[str]:
-        """Move it in a float graph, in place, and say where; an error where that is nowhere."""
+        """Move it in a float graph, in place, and say where, or that it is nowhere."""
         chosen = self.aim.of(proto, channels_between(proto, quantization, NORMALIZATIONS))
+        if not chosen:
+            return [self.aim.nowhere("smoothed")]
         stored, ranges = {tensor.name: tensor for tensor in proto.graph.initializer}, ranges_of(proto, chosen, feeds)
         done = [one for one in chosen if scaled_by(one, factors(one, ranges[one.value], stored, self.strength), stored)]
         return said("smoothed", f"by a strength of {self.strength:g}", done)

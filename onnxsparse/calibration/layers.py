@@ -87,6 +87,11 @@ class CalibratedLayer:
     """Weights of the same node that are not pruned: they stay as they are, and its own make up for nothing else."""
 
     @property
+    def called(self) -> str:
+        """What messages call it: its weights, as the rows of a report do; the name of its node stands nowhere else."""
+        return " and ".join(one.weight.name for one in self.parts if one.row)
+
+    @property
     def place(self) -> int:
         """Where it is calibrated: at the first of its nodes."""
         return min(self.places)

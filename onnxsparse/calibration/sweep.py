@@ -160,7 +160,7 @@ def problem_of(
     """A layer as numbers; without a sensitivity every output counts by what it varies."""
     if not all(block.finite for block in blocks):
         raise ModelError(
-            f"the inputs of {layer.name} have no finite moments on these samples: look for numbers that overflow, or "
+            f"the inputs of {layer.called} have no finite moments on these samples: look for numbers that overflow, or "
             "leave it out by --exclude"
         )
     if sensitivity is None:

@@ -377,8 +377,8 @@ def _plain(numbers: Mapping[str, Array], tensor: StoredTensor) -> Array:
 def _thin(found: Iterable[Swept]) -> list[str]:
     """What the samples do not say of layers."""
     layers = list({one.layer: one for one in found}.values())
-    still = [f"{one.layer.name} {one.still} of {one.layer.shape[1]}" for one in layers if one.still]
-    few = [f"{one.layer.name} {one.rows} for {one.layer.shape[1]}" for one in layers if one.rows]
+    still = [f"{one.layer.called} {one.still} of {one.layer.shape[1]}" for one in layers if one.still]
+    few = [f"{one.layer.called} {one.rows} for {one.layer.shape[1]}" for one in layers if one.rows]
     notes = [f"inputs that never vary, whose weights go first: {_first_of(still)}"] if still else []
     return [*notes, f"fewer rows of inputs than weights to fit; more samples help: {_first_of(few)}"] if few else notes
 

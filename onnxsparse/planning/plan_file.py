@@ -30,7 +30,7 @@ LARGEST = 1 << 25
 _KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "chosen", "crc32")
 CALIBRATION = ("score", "solver", "allocation", "sensitivity", "engine", "budget")
 _HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", unstructured, dense) and `sparsity`, then
-# onnxsparse prune MODEL -o OUT --plan THIS_FILE
+# onnxsparse prune MODEL -o OUT --plan THIS_FILE{data}
 """
 
 
@@ -50,7 +50,8 @@ def write_plan(plan: Plan, model: Model) -> str:
         "input_sha256": model.sha256(),
         "weights": entries,
     }
-    return _HEAD + yaml.dump(document, sort_keys=False, allow_unicode=True, width=100_000, default_flow_style=None)
+    head = _HEAD.format(data=" --data SAMPLES" if plan.calibration else "")
+    return head + yaml.dump(document, sort_keys=False, allow_unicode=True, width=100_000, default_flow_style=None)
 
 
 def _entry(row: PlanRow) -> dict[str, Any]:

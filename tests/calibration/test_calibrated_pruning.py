@@ -134,6 +134,7 @@ def test_masks_by_samples_leave_the_weights_as_they_are(samples: dict[str, Any])
 def test_a_plan_by_samples_says_what_prune_does(samples: dict[str, Any], tmp_path: Path) -> None:
     path, asked = tmp_path / "plan.yaml", {"data": samples["path"], "samples": 64, "seed": 5}
     osp.plan(MODEL, output=path, include=SMALL, **LEVEL, **asked)
+    assert "# onnxsparse prune MODEL -o OUT --plan THIS_FILE --data SAMPLES\n" in path.read_text(encoding="utf-8")
     known = read_plan(str(path)).calibration
     assert known == {
         "score": "obs", "solver": "least-squares", "allocation": "sensitivity", "sensitivity": "gradients",

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
+from onnxsparse.graph.initializers import stored_of
 from onnxsparse.graph.torch_match import KEY, scope_of
 from onnxsparse.planning.layer_kinds import OUTPUTS, PRODUCT, SIDES, kinds_of_node
 from onnxsparse.planning.quantization import LayerScheme, Scheme
@@ -38,7 +39,7 @@ class GraphLayers:
 
     def __init__(self, proto: ModelProto) -> None:
         self._proto = proto
-        self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self._stored = {tensor.name: tensor for tensor in proto.graph.initializer} | _constants(proto)
         self._made = {name: node for node in proto.graph.node for name in node.output}
 
     def known_as(self, node: NodeProto) -> Names:
@@ -140,6 +141,12 @@ class GraphLayers:
                 found.update(dict.fromkeys(before, "QK"))
                 found.update(dict.fromkeys(behind, "PV"))
         return found
+
+
+def _constants(proto: ModelProto) -> dict[str, TensorProto]:
+    """What Constant nodes hold, by the names of what they give."""
+    nodes = (node for node in proto.graph.node if node.op_type == "Constant" and node.domain in ("", "ai.onnx"))
+    return {node.output[0]: tensor for node in nodes if (tensor := stored_of(node)) is not None}
 
 
 def missed(scheme: Scheme, *graphs: ModelProto) -> list[str]:

@@ -57,6 +57,8 @@ class Scheme:
     """Whether an entry that means no layer is an error."""
     checked: tuple[str, ...] | None = None
     """The entries that are to mean a layer, where not all are."""
+    called: str = "scheme_overrides"
+    """The option of a recipe that the overrides come from, for messages."""
     target: str = ""
     """The device whose rules say where pairs of QuantizeLinear and DequantizeLinear stand: '', ampere or vnni."""
     residuals: bool = True
@@ -105,7 +107,7 @@ class Scheme:
         return told
 
     def _entries(self) -> Iterable[tuple[str, str]]:
-        yield from (("scheme_overrides", entry) for entry in self.overrides)
+        yield from ((self.called, entry) for entry in self.overrides)
         yield from (("ignore", entry) for entry in self.ignore)
         yield from (("submodules", entry) for entry in self.only)
 

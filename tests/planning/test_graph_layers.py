@@ -55,6 +55,20 @@ def attention() -> ModelProto:
     return model
 
 
+def test_a_weight_in_a_constant_node_is_stored() -> None:
+    """Not a second computed value: then a product would be one of attention, and no Linear."""
+    model, constant = attention(), attention()
+    (kept,) = (one for one in constant.graph.initializer if one.name == "onnx::MatMul_1")
+    constant.graph.node.insert(0, helper.make_node("Constant", [], [kept.name], value=kept))
+    constant.graph.initializer.remove(kept)
+    (plain,), (found,) = (
+        [GraphLayers(one).known_as(node) for node in one.graph.node if node.output[0] == "q"]
+        for one in (model, constant)
+    )
+    assert found == plain
+    assert "Linear" in found[1]
+
+
 def of(scheme: Scheme, *, default: str = "-") -> str:
     """By node in the order of the graph, whether it is quantized as all are, otherwise, or not."""
     model = attention()

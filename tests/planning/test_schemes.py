@@ -89,12 +89,13 @@ MODEL = [((QUERY,), LINEAR), (("classifier",), LINEAR)]
     [
         (Scheme(ignore=("clasifier",)), "ignore: 'clasifier' is no layer and no module type .* (did you mean cla"),
         (Scheme(overrides={"Linera": FEW}), "scheme_overrides: 'Linera' .*did you mean Linear"),
+        (Scheme(overrides={"Linera": FEW}, called="targets"), "targets: 'Linera' .*did you mean Linear"),
         (Scheme(only=("bert.pooler",)), "submodules: 'bert.pooler'"),
     ],
 )
 def test_an_entry_that_means_nothing_is_said_or_refused(scheme: Scheme, words: str) -> None:
     (told,) = scheme.missed(MODEL)
-    strict = Scheme(scheme.layers, scheme.overrides, scheme.ignore, scheme.only, strict=True)
+    strict = Scheme(scheme.layers, scheme.overrides, scheme.ignore, scheme.only, True, called=scheme.called)
     with pytest.raises(OptionError, match=words.replace("(", "\\(")):
         strict.missed(MODEL)
     assert told.startswith(words.partition(":")[0])

@@ -207,6 +207,17 @@ def test_what_nothing_runs_is_left_out_of_a_lenient_recipe() -> None:
     assert any(note.startswith("not applied: ") and "AutoRound" in note for note in result.report.notes)
 
 
+@for_each("groups", ["config_groups: {a: {targets: [%s], weights: {num_bits: 8}}}", "targets: [%s]\n  scheme: W8A16"])
+def test_targets_that_mean_nothing_are_called_targets(groups: str) -> None:
+    recipe = f"test_stage:\n quant_modifiers:\n  GPTQModifier:\n   {groups}\n".replace("\n  scheme", "\n   scheme")
+    said = "targets: 're:.*nosuch' is no layer and no module type of the model"
+    notes = osp.oneshot(network(), recipe % "Linear, 're:.*nosuch'", SAMPLES).report.notes
+    assert said in notes
+    assert not any("'Linear'" in note for note in notes)
+    with pytest.raises(osp.OnnxSparseError, match=f"nothing to quantize: {said}"):
+        osp.oneshot(network(), recipe % "'re:.*nosuch'", SAMPLES)
+
+
 def test_the_command_writes_the_same_file(tmp_path: Path) -> None:
     model, data, recipe = tmp_path / "net.onnx", tmp_path / "samples.npz", tmp_path / "recipe.yaml"
     model.write_bytes(network().SerializeToString())

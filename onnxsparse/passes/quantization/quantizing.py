@@ -32,6 +32,7 @@ from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.passes.quantization.refining import EQUALIZED, Refinements, first
 from onnxsparse.passes.quantization.values import key
 from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, vanishing, weights_of
+from onnxsparse.planning.graph_layers import missed
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
 
@@ -216,7 +217,8 @@ class Quantizing:
         if kinds:
             said = f"its weights are {', '.join(sorted(kinds))}"
             return f"{said}, and float32 is what is quantized; convert the model first"
-        return "no Conv, Gemm or MatMul has a constant weight"
+        unmet = missed(replace(self.asked.layers, strict=False), self.proto)
+        return "; ".join(unmet[:3]) or "no Conv, Gemm or MatMul has a constant weight"
 
     def _take(self, given: Fitting) -> None:
         """Keep the scales that are given."""

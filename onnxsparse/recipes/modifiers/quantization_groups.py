@@ -21,6 +21,7 @@ from onnxsparse.recipes.modifiers.quantization_options import PARTS, activation_
 
 GROUP = 128
 """Neighbours with one scale, where that is not said."""
+TARGETS = "targets"
 EVERY_LINEAR = ("Linear",)
 BY_CHANNEL = {"num_bits": 8, "symmetric": True, "strategy": "channel"}
 BY_GROUP = {"num_bits": 4, "symmetric": True, "strategy": "group", "group_size": 128}
@@ -104,7 +105,8 @@ class GroupQuantizationModifier(Quantizing):
         """What no group means stays float."""
         overrides = {target: _layer(group) for targets, group in self._groups() for target in targets}
         ignore = self.ignore or ()
-        return Scheme(LayerScheme(None, None), overrides, ignore, strict=self.strict, checked=(*overrides, *ignore))
+        checked = (*overrides, *ignore)
+        return Scheme(LayerScheme(None, None), overrides, ignore, strict=self.strict, checked=checked, called=TARGETS)
 
     def afterwards(self) -> Scheme:
         """The scheme of a model that is not trained: there weights may have a scale for every few neighbours."""
@@ -113,7 +115,7 @@ class GroupQuantizationModifier(Quantizing):
             raise OptionError(f"nothing runs it yet: {reason}")
         overrides = {target: _in_blocks(group) for targets, group in self._groups() for target in targets}
         ignore = self.ignore or ()
-        return Scheme(LayerScheme(None, None), overrides, ignore, checked=(*overrides, *ignore))
+        return Scheme(LayerScheme(None, None), overrides, ignore, checked=(*overrides, *ignore), called=TARGETS)
 
     @property
     def meaningless(self) -> str:

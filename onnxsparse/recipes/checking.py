@@ -26,6 +26,7 @@ from onnxsparse.recipes.modifiers.layer_pruning import LayerPruningModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, GradualPruning
 from onnxsparse.recipes.modifiers.masked import Masked, names_in
 from onnxsparse.recipes.modifiers.modifier import NEVER, PLACE, Modifier, Scheduled
+from onnxsparse.recipes.modifiers.one_shot import OneShot
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
 from onnxsparse.recipes.modifiers.quantization import EPOCHS, Quantizing
 from onnxsparse.recipes.modifiers.rates import (
@@ -41,6 +42,7 @@ from onnxsparse.recipes.writing import tag_of
 WRONG, REFUSED, WARNING, NOTE = "wrong", "refused", "warning", "note"
 LEVELS = (WRONG, REFUSED, WARNING, NOTE)
 """What is a note is worth knowing, and nothing is wrong with it."""
+BY_ONE_SHOT = "`onnxsparse oneshot` runs it, and a training does not"
 LEAST_USEFUL = 0.4
 """Below this share of zeros no runtime is faster."""
 ADAM = ("adam", "adamw", "ort-adamw")
@@ -157,8 +159,17 @@ class _Linter:
     def refused(self) -> None:
         level, text = (REFUSED, "nothing runs it yet") if self.recipe.strict else (NOTE, "it is left out")
         for one in self.recipe.modifiers:
-            if one.missing:
+            if isinstance(one, OneShot):
+                whole = self.recipe.strict or self.at_once
+                self._add(NOTE if self.at_once else level, one, BY_ONE_SHOT if whole else f"{text}: {BY_ONE_SHOT}")
+            elif one.missing:
                 self._add(level, one, f"{text}: {one.missing}")
+
+    @cached_property
+    def at_once(self) -> bool:
+        """Whether the recipe is one for `onnxsparse oneshot`, in which no modifier trains."""
+        kinds = [isinstance(one, OneShot) for one in self.recipe.modifiers if not isinstance(one, Quantizing)]
+        return bool(kinds) and all(kinds)
 
     def meaningless(self) -> None:
         """What is written and changes nothing."""
@@ -361,7 +372,12 @@ class _Linter:
 
     def length(self) -> None:
         last = self.last
-        if self.scheduled and last < 0 and not any(one.epochs or one.steps for one in self.training):
+        if (
+            self.scheduled
+            and not self.at_once
+            and last < 0
+            and not any(one.epochs or one.steps for one in self.training)
+        ):
             self._warn(None, "nothing says how long the run is: add !EpochRangeModifier, or say --epochs")
         for one in sorted(self._every(EpochRangeModifier), key=_end_of)[-1:]:
             if math.ceil(min(_end_of(one), last)) < last:

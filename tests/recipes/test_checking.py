@@ -75,7 +75,7 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
         ([gmp()], {"data_size": 352, "steps_per_epoch": 8}, "8 steps per epoch are said, and the data make 10"),
         ([gmp(end_epoch=3.3)], {"steps_per_epoch": 4}, "end_epoch 3.3 lies between two of 4 steps per epoch"),
         ([gmp(update_frequency=5)], {}, "the next update after the first comes at its end"),
-        ([NOT_RUN, gmp()], {}, "refused: line 2: !WandaPruningModifier: nothing runs it yet"),
+        ([NOT_RUN, gmp()], {}, "refused: line 2: !WandaPruningModifier: `onnxsparse oneshot` runs it"),
         (
             [QUANTIZED, gmp(leave_enabled=False)],
             {},
@@ -97,6 +97,13 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
 def test_what_is_found(entries: list[Any], around: dict[str, Any], says: str) -> None:
     found = [str(one) for one in check(recipe(*entries), **around)]
     assert any(says in one for one in found), found
+
+
+def test_a_recipe_for_what_is_done_at_once_has_notes_alone() -> None:
+    found = check(recipe(NOT_RUN, ("SmoothQuantModifier", {}), ("QuantizationModifier", {"scheme": "W8A8"})))
+    said = [one.tag for one in found if "`onnxsparse oneshot` runs it" in one.text]
+    assert sorted(said) == ["SmoothQuantModifier", "WandaPruningModifier"]
+    assert {one.level for one in found} == {"note"}, list(map(str, found))
 
 
 def entry(*names: str) -> tuple[str, dict[str, Any]]:

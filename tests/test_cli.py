@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -211,6 +212,16 @@ def test_quiet_says_nothing_but_what_is_wrong(files: dict[str, str], capsys: Any
 def test_verbose_names_every_layer(files: dict[str, str], capsys: Any) -> None:
     assert call(["inspect", "dense.onnx", "-v"], files) == 0
     assert "Conv residual" in capsys.readouterr().out
+
+
+def test_verbose_says_how_far_it_is_where_there_is_no_terminal(
+    files: dict[str, str], capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("onnxsparse.cli.training.APART", 0.0)
+    assert call(["verify", "sparse.onnx", "-v"], files) == call(["verify", "sparse.onnx"], files) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(re.fullmatch(r"verify: \d+ of \d+", line) for line in lines)
 
 
 def test_a_person_sees_totals_reasons_and_the_next_step(files: dict[str, str], capsys: Any) -> None:

@@ -19,6 +19,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from onnxsparse import progress
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.pooling import Energies
 from onnxsparse.math.values import Array
@@ -61,6 +62,7 @@ def sensitivity_of(
     energies = {layer: Energies(layer.shape[0]) for layer in layers}
     probes: dict[tuple[CalibratedLayer, int], list[list[Blocks]]] = {}
     reached, left, total = set[CalibratedLayer](), PROBE_BYTES, max(sum(sizes), 1)
+    progress.advance("take gradients", 0, len(sizes) * draws)
     for number, found in enumerate(gradients):
         batch, draw = divmod(number, draws)
         probing = batch == 0 or (left > 0 and sum(sizes[: batch + 1]) <= PROBED)
@@ -76,6 +78,7 @@ def sensitivity_of(
                 kept.extend([] for _ in range(batch + 1 - len(kept)))
                 kept[batch].append([np.ascontiguousarray(block) for block in blocks])
         assert draw < draws
+        progress.advance("take gradients", number + 1, len(sizes) * draws)
     alive = [layer for layer in layers if layer in reached and energies[layer].plain.any()]
     split = {layer: energies[layer].split() for layer in alive if len(layer.reductions) == 1}
     rows = {layer: split[layer][0] if layer in split else energies[layer].plain for layer in alive}

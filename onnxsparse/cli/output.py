@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
@@ -44,9 +45,13 @@ def as_far_as_read(write: Callable[[], None]) -> None:
 
 @contextmanager
 def watched(arguments: Namespace) -> Iterator[None]:
-    """Show a progress bar on a terminal while the block runs."""
-    if arguments.quiet or not sys.stderr.isatty():
+    """Show a progress bar on a terminal while the block runs; elsewhere, with `--verbose`, lines now and then."""
+    if arguments.quiet or not (sys.stderr.isatty() or arguments.verbose):
         yield
+        return
+    if not sys.stderr.isatty():
+        with progress.listening(_lines()):
+            yield
         return
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -62,6 +67,21 @@ def watched(arguments: Namespace) -> Iterator[None]:
 
         stack.enter_context(progress.listening(listen))
         yield
+
+
+def _lines() -> progress.Listener:
+    """Writes a line where enough time has passed since the one before, or since the start."""
+    from onnxsparse.cli.training import APART
+
+    last = [time.monotonic()]
+
+    def listen(stage: str, done: int, total: int) -> None:
+        if time.monotonic() - last[0] >= APART:
+            last[0] = time.monotonic()
+            sys.stderr.write(f"{stage}: {done} of {total}\n")
+            sys.stderr.flush()
+
+    return listen
 
 
 @contextmanager

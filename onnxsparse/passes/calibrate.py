@@ -240,13 +240,13 @@ class Calibration:
     def _on_samples(self, layers: Sequence[CalibratedLayer]) -> LayersOnSamples:
         return LayersOnSamples(self.cut, layers, self.samples, self.sensitivity, Store(self._folder))
 
-    def _demand_space(self, nets: int) -> None:
-        """Say how much of the disk the values between two layers of so many nets at a time take."""
-        if self._folder is not None and len(self.samples.feeds) > 1:
-            nbytes = nets * self._between - HELD_VALUES
-            demand_space(self._folder, nbytes)
-            if nbytes > 0:
-                progress.advance(f"calibrate, with {nbytes / 1e9:.1f} GB in {self._folder}", 0, 1)
+    def _demand_space(self, nets: int) -> str:
+        """Demand the disk space that the values between two layers of so many nets at a time take, and say how much."""
+        if self._folder is None or len(self.samples.feeds) <= 1:
+            return ""
+        nbytes = nets * self._between - HELD_VALUES
+        demand_space(self._folder, nbytes)
+        return f", with {nbytes / 1e9:.1f} GB in {self._folder}" if nbytes > 0 else ""
 
     @cached_property
     def _between(self) -> int:
@@ -308,10 +308,11 @@ class Calibration:
         return replace(found, plan=bare.rows(plan, found.plan), numbers=numbers, tags=bare.tags, swept=swept)
 
     def _swept(self, plan: Plan) -> Calibrated:
-        self._demand_space(2)
+        stage = f"refit layer by layer{self._demand_space(2)}"
         store = Store(self._folder)
         how = store, self._solver, self._score, self._ridge
         sweep = Sweep(self.cut, self.found.layers, self.samples, self.sensitivity, *how)
+        progress.advance(stage, 0, len(self.found.layers))
         beside = self._beside(plan)
         for name, row in beside.items():
             sweep.numbers.known(name, partial(numbers_of, row, plan.rule.score))
@@ -330,7 +331,7 @@ class Calibration:
                 sweep.skip(layer)
             swept = replace(swept, masks={name: sweep.numbers.aside(mask) for name, mask in swept.masks.items()})
             done.update({one.weight.name: swept for one in layer.parts if one.row})
-            progress.advance("calibrate", number + 1, len(self.found.layers))
+            progress.advance(stage, number + 1, len(self.found.layers))
         sweep.normalise()
         for name in beside:
             del sweep.numbers[name]

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import onnxsparse as osp
+from onnxsparse import progress
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, OptionError, PlanError, ProofError
@@ -129,6 +130,15 @@ def test_masks_by_samples_leave_the_weights_as_they_are(samples: dict[str, Any])
     row = next(row for row in masked.report.rows if row.status == "masked")
     assert np.array_equal(zeros[row.name], refitted[row.name] == 0)
     assert row.reason.startswith("masked, not refitted")
+
+
+def test_it_says_how_far_it_is(samples: dict[str, Any]) -> None:
+    seen: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *told: seen.append(told)):
+        osp.prune(MODEL, data=samples["path"], samples=64, pattern="2:4", joint_steps=0)
+    for stage in ("take gradients", "refit layer by layer"):
+        first, *_, last = [told for told in seen if told[0] == stage]
+        assert (first[1], last[1]) == (0, last[2]), stage
 
 
 def test_a_plan_by_samples_says_what_prune_does(samples: dict[str, Any], tmp_path: Path) -> None:

@@ -101,7 +101,12 @@ def _show_analysis(console: Console, report: Report, verbosity: int) -> None:
     if report.details["analysis"]["weights"]:  # type: ignore[index]
         console.print(weights_cost(report))
         console.print()
-        console.print(spending(report, len(report.rows) if verbosity > 0 else SHOWN))
+        most, count = len(report.rows) if verbosity > 0 else SHOWN, len(report.details["analysis"]["weights"])  # type: ignore[index]
+        console.print(spending(report, most))
+        if count > most:
+            _print(
+                console, [f"the levels of the first {most} of {count} weights; --verbose, --json and --html have all"]
+            )
     staying = [row for row in report.rows if row.reason]
     written = [f"written: {report.output}"] if report.output else []
     _print(console, ["", *analysis_lines(report), *written, *_grouped("not looked at:", staying, verbosity)])

@@ -247,7 +247,9 @@ def test_what_means_nothing_is_refused(given: dict[str, Any]) -> None:
         osp.prune(MODEL, **{"pattern": "2:4", **given})
 
 
-def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(samples: dict[str, Any], tmp_path: Path) -> None:
+def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(
+    samples: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = tmp_path / "report.html"
     made = osp.analyze(MODEL, data=samples["path"], samples=64, include=SMALL, html=page)
     found = made.report.details["analysis"]
@@ -267,6 +269,9 @@ def test_an_analysis_says_what_zeros_cost_and_where_to_spend_them(samples: dict[
     assert "<svg" in text
     assert not any(word in text for word in ("http", "<script"))
     assert "sensitivity" in str(made)
+    assert "the levels of the first" not in str(made)
+    monkeypatch.setattr("onnxsparse.report.terminal.SHOWN", 1)
+    assert f"the levels of the first 1 of {len(found['weights'])} weights" in str(made)
 
 
 def test_an_analysis_says_what_a_pattern_costs_beside_the_levels(samples: dict[str, Any], tmp_path: Path) -> None:

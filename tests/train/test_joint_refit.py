@@ -115,7 +115,9 @@ def test_small_networks_have_it_by_default_and_large_ones_not(
     monkeypatch.setattr(joint_refit, "WORK", 1e6)
     large = osp.prune(net, data=data, **LEVEL)
     assert joint(large) is None
-    assert any("million multiply-accumulates a sample; --joint-steps asks for it" in note for note in large.report.notes)
+    assert any(
+        "million multiply-accumulates a sample; --joint-steps asks for it" in note for note in large.report.notes
+    )
 
 
 def test_normalization_that_is_kept_goes_along(tmp_path: Path) -> None:

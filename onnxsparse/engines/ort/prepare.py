@@ -102,7 +102,7 @@ def prepare(
             made = _at(draft.copy(size, size if way == "as it is" else 1), way, shown, layers)
             problem = _differs(made, truth, draft) if made is not None else "no batch is stored in it"
         except ModelError as error:
-            made, problem = None, str(error)
+            made, problem = None, error.as_flags  # it is said in one that is spelled anew
         if made is not None and not problem:
             made.batch *= given.unit
             return _finished(made, draft, tags, batch, problems)

@@ -129,7 +129,13 @@ class Outputs:
 
 
 def squared_moves(scale: float, dense: Array, moved: Array) -> float:
-    """The sum of the squares of what an output moved, in units of its scale; what was not finite does not count."""
+    """The sum of the squares of what an output moved, in units of its scale; what was not finite does not count.
+
+    What has another size than before (detections that were selected, say) moved by all that it varies.
+    """
+    if moved.shape != dense.shape:
+        finite = dense[np.isfinite(dense)]
+        moved = np.full(dense.shape, finite.mean(dtype=np.float64) if finite.size else 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         squares = np.square((moved.astype(np.float64) - dense) * scale)
     return float(np.where(np.isfinite(dense), np.nan_to_num(squares, nan=np.inf), 0.0).sum())

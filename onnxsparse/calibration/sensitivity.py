@@ -130,11 +130,12 @@ class NodeProbe:
     gradients: Sequence[Sequence[Blocks]]
 
     def projected(self, batch: int, draw: int, change: Array, bias: Array, size: int) -> Array:
-        """The sum of gradient times change, of every sample."""
+        """The sum of gradient times change, of every sample; of positions that all share, an even part of it."""
         found = np.zeros(size)
         for rows, gradient, own in zip(self.inputs[batch], self.gradients[batch][draw], self.outputs):
             products = np.einsum("po,po->p", rows @ change[own].T + bias[own], gradient, dtype=np.float64)
-            found += products.reshape(size, -1).sum(axis=1)
+            shared = len(products) % size
+            found += products.sum() / np.sqrt(size) if shared else products.reshape(size, -1).sum(axis=1)
         return found
 
 

@@ -71,7 +71,7 @@ class Asked:
                 raise OptionError(f"{flag} takes a number from 1, not {brief(number)}")
         steps = self.joint_steps
         if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps <= LONGEST):
-            raise OptionError(f"--joint-steps takes a number from 0, not {brief(steps)}")
+            raise OptionError(f"--joint-steps takes a number from 0 to {LONGEST}, not {brief(steps)}")
         if steps and self.solver != LEAST_SQUARES:
             raise OptionError(f"--joint-steps is of --solver {LEAST_SQUARES}, not of {self.solver}; leave it out")
         scores.parse(self.score)

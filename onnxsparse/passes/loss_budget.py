@@ -73,12 +73,20 @@ class Within:
     def or_else(
         self, moved: Calibrated, figures: Figures, limit: MaxLoss, write: Callable[[Calibrated], ModelProto]
     ) -> Within:
-        """The same levels with other numbers, where these lose no more than the limit allows either."""
+        """The same levels with other numbers, where these lose no more than the limit allows either; or with a note."""
         if moved.numbers is self.found.numbers:
             return replace(self, found=moved)
         known = figures(write(moved))
         lost = figures.lost(limit, known)
-        return replace(self, found=moved, figures=known, lost=lost) if lost <= limit.most else self
+        if lost <= limit.most:
+            return replace(self, found=moved, figures=known, lost=lost)
+        note = (
+            f"the layers were refitted together, which lost {limit.told(lost)}, more than --max-loss allows: left out"
+        )
+        details = dict(moved.details)
+        if "joint" in details:
+            details["joint"] = {**details["joint"], "taken": False}
+        return replace(self, found=replace(self.found, notes=(*self.found.notes, note), details=details))
 
 
 def measuring(model: Model, data: Data, asked: Asked, wanted: Wanted, axes: SampleAxes) -> Measuring:

@@ -37,6 +37,8 @@ class Samples:
     held: int = 0
     notes: Sequence[str] = ()
     """What was said of the data when it was opened."""
+    shared: frozenset[str] = frozenset()
+    """The inputs that all samples have in common."""
 
     @property
     def count(self) -> int:

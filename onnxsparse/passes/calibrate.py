@@ -153,7 +153,7 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
     held = max(1, len(found) // HELD) if len(found) > 1 else 0
-    samples = Samples(found, sizes, held, tuple(feeds.notes))
+    samples = Samples(found, sizes, held, tuple(feeds.notes), frozenset(feeds.data.shared))
     return samples if feeds.states else sound(samples, feeds.axes, feeds.data.shared)
 
 
@@ -355,7 +355,7 @@ class Calibration:
                 else replace(row, reason=f"not calibrated, pruned by {self.plan.rule.score.name}: {why}")
             )
         keep = swept.masks[row.name]
-        return replace(row, keep=keep, cut=None, reason=_said(swept))
+        return replace(row, keep=keep, cut=None, reason=said_of(swept))
 
     def _by_tag(self, numbers: Mapping[str, Array]) -> tuple[dict[str, StoredParam], Mapping[str, Array]]:
         homes = self.model.flow.stores.homes
@@ -389,7 +389,11 @@ def _first_of(texts: Sequence[str], most: int = 5) -> str:
     return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _said(swept: Swept) -> str:
+def said_of(swept: Swept, together: bool = False) -> str:
+    """What the row of a weight says; `together`: its numbers moved with those of all layers at the end."""
+    if together:
+        harm = "a refit by itself did harm on samples held out; " if swept.fell_back else ""
+        return f"{harm}refitted together with all layers: error {swept.error:.2%} of its outputs before that"
     if swept.layer.held:
         return f"not refitted: {swept.layer.held}; error {swept.error:.2%} of its outputs"
     if swept.fell_back:
@@ -399,4 +403,4 @@ def _said(swept: Swept) -> str:
     return f"error {swept.error:.2%} of its outputs"
 
 
-__all__ = ["Asked", "Calibrated", "Calibration", "batches_of", "calibrated"]
+__all__ = ["Asked", "Calibrated", "Calibration", "batches_of", "calibrated", "said_of"]

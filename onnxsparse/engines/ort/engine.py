@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,11 +135,17 @@ class OrtEngine(Engine):
     def _inputs(self, batch: Batch) -> Iterator[tuple[Array, dict[str, Array]]]:
         """The model's inputs in pieces of the graph's batch, and the places of their samples in the whole."""
         own = [entry for entry in self._made["inputs"] if entry[0] not in self._made["fed"]]
-        count = max((len(array) for array in batch.arrays.values() if array.ndim), default=1)
+        count = self._count(batch.arrays, own)
         for start in range(0, count, self.batch):
             places = np.arange(start, start + self.batch) % count
             feed = {name: _piece(batch.arrays[name], places, count, dtype, shape) for name, dtype, shape in own}
             yield places, feed
+
+    def _count(self, arrays: Mapping[str, Array], own: Sequence[tuple[str, str, list[int]]]) -> int:
+        """How many samples a batch has: an array that is shaped as the graph takes it may be one that all share."""
+        unlike = [arrays[name] for name, _, shape in own if arrays[name].ndim and list(arrays[name].shape) != shape]
+        counts = [len(array) for array in unlike or arrays.values() if array.ndim]
+        return self.batch if not unlike and self.batch in counts else max(counts, default=1)
 
     def _feeds(self, batch: Batch) -> Iterator[tuple[Array | None, dict[str, Array]]]:
         teacher, fed, labels = self._made["teacher"], self._made["fed"], self._made["labels"]

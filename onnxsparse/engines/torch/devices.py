@@ -81,7 +81,8 @@ class Pieces:
 
     def of(self, batch: Batch) -> Iterator[tuple[list[Any], Any]]:
         """Inputs and labels of each piece."""
-        count = max((len(array) for array in batch.arrays.values() if array.ndim), default=1)
+        own = [array for name, array in batch.arrays.items() if array.ndim and name not in self._shared]
+        count = max(map(len, own), default=1)
         for start in range(0, count, self.size):
             rows = slice(start, start + self.size)
             inputs = [self._tensor(self._part(name, batch.arrays[name], rows, count)) for name in self._inputs]

@@ -239,6 +239,14 @@ def test_a_file_that_takes_seven_samples_at_once(engine: str, tmp_path: Path) ->
     assert "refitted together in 20 steps" in said(made)
 
 
+def test_what_all_samples_share_may_not_vary_between_batches(tmp_path: Path) -> None:
+    before = [onnx.helper.make_node("Mul", ["x", "factor"], ["h"])]
+    path = small_net(tmp_path / "net.onnx", before, [declared("x", ["n", 16]), declared("factor", [])], {})
+    batches = [{"x": drawn(32, 16), "factor": np.float32(1 + number)} for number in range(3)]
+    made = osp.prune(path, data=lambda: iter(batches), **ALL)
+    assert "the layers were not refitted together: 'factor' is not the same in all batches" in said(made)
+
+
 def test_mixed_samples_that_the_model_refuses(tmp_path: Path) -> None:
     make = onnx.helper.make_node
     before = [make("Sub", ["ids", "offset"], ["place"]), make("Gather", ["table", "place"], ["rows"])]

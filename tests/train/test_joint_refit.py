@@ -204,7 +204,7 @@ def said(result: osp.Result) -> str:
 ALL: dict[str, Any] = {"pattern": "2:4", "allow": ["stem", "output", "small"], "joint_steps": 20}
 
 
-@pytest.mark.parametrize("rows", [32, 100])
+@pytest.mark.parametrize("rows", [8, 32, 100])  # the samples that are held out, a batch, and more
 def test_an_input_that_all_samples_share_may_be_as_long_as_a_batch(rows: int, tmp_path: Path) -> None:
     make = onnx.helper.make_node
     before = [make("ReduceMean", ["shared"], ["mean"], axes=[0], keepdims=0), make("Add", ["x", "mean"], ["h"])]

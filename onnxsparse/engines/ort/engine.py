@@ -194,9 +194,9 @@ def _rows(batch: Batch, places: Array) -> Array | None:
 
 
 def _piece(array: Array, rows: Array, count: int, dtype: str, shape: list[int]) -> Array:
-    """The rows of an input, or the whole of one that all samples share, as the graph takes them."""
-    shared = not array.ndim or (len(array) != count and list(array.shape) == shape)
-    taken = array if shared else array if len(rows) == count else array[rows]
+    """The rows of an input, or the whole of one that is shaped as the graph takes it: nothing else of it would fit."""
+    whole = not array.ndim or list(array.shape) == shape
+    taken = array if whole else array if len(rows) == count else array[rows]
     return np.ascontiguousarray(taken, dtype).reshape(shape)
 
 

@@ -137,6 +137,7 @@ VARIANTS = (
             ("obs", "least-squares", "uniform"), ("obs", "least-squares", "erk"), ("obs", "bias", "erk"),
         )
     ),
+    Way("default, layers alone", pruning("--joint-steps", "0")),
     Way("default, measured sensitivity", pruning("--sensitivity", "measured")),
 )  # fmt: skip
 OTHERS = (

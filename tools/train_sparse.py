@@ -63,8 +63,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--scenes-count", nargs=2, type=int, default=[10_000, 500], metavar="N", help="train and test")
     parser.add_argument("--whole", action="store_true", help="of detectors one ONNX file with NMS, too")
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
-    parser.set_defaults(verbose=0)  # the run itself says how far it is
-    given = parser.parse_intermixed_args(words)
+    given = parser.parse_intermixed_args(words, argparse.Namespace(verbose=0))  # a run says itself how far it is
     given.words = [*([given.config] if given.config else []), *given.words]
     if not given.words or not given.words[0].lower().endswith((".yaml", ".yml", ".json")) or given.words[2:]:
         raise OptionError("name the YAML or JSON file of the training, and at most one checkpoint or model behind it")

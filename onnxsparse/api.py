@@ -626,8 +626,10 @@ def _calibrated(
     details: Mapping[str, Any],
 ) -> Result:
     """A model with zeros and refitted numbers by samples."""
+    from onnxsparse.train.joint_refit import refitted_together  # what trains is loaded where there are samples
+
     made, request = wanted
-    outcome = pruned(model, made, replace(request, together=_together))
+    outcome = pruned(model, made, replace(request, together=refitted_together))
     found, remarks = outcome.calibrated, [*notes, *outcome.notes]
     assert found is not None
     done = delivery.deliver(
@@ -635,13 +637,6 @@ def _calibrated(
         name=name, notes=remarks, details={**details, **outcome.details}, command="prune", biases=found.biases,
     )  # fmt: skip
     return Result(*done)
-
-
-def _together(*given: Any) -> Any:
-    """Refit all layers together; what trains is imported where something is."""
-    from onnxsparse.train.joint_refit import refitted_together
-
-    return refitted_together(*given)
 
 
 def with_masks(

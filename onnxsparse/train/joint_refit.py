@@ -46,8 +46,8 @@ from onnxsparse.train.task import pruned_share
 
 FEWEST, BATCH = 100, 32
 WORK = 1.7e11
-"""Multiply-accumulates of the refitted layers, over all samples of all steps, that the default stays within: about half
-a minute. Where that leaves fewer than `FEWEST` steps, none is made."""
+"""Multiply-accumulates of the refitted layers, over all samples of all steps, that the default stays within: some ten
+seconds to a minute. Where that leaves fewer than `FEWEST` steps, none is made."""
 SMALLER = 4
 """The rate of the second attempt is that of the first over so many."""
 MADE_WITH = 64

@@ -64,15 +64,24 @@ class Saves:
             layer, which, batch, draw, _ = map(int, name.split()[1:])
             batches = probes.setdefault((layers[layer], which), [])
             _grown(_grown(batches, batch), draw).append(found.arrays[name])
+        positions = dict[tuple[CalibratedLayer, int], list[list[Array]]]()
+        for name in (name for name in found.arrays if name.startswith("positions")):
+            layer, which, batch, _ = map(int, name.split()[1:])
+            _grown(positions.setdefault((layers[layer], which), []), batch).append(found.arrays[name])
         facts = found.facts
         shares = {layers[int(number)]: share for number, share in facts["shares"].items()}
-        return Sensitivity(rows, probes, facts["unreached"], facts["engine"], tuple(facts["notes"]), shares)
+        return Sensitivity(rows, probes, facts["unreached"], facts["engine"], tuple(facts["notes"]), shares, positions)
 
     def keep_sensitivity(self, layers: Sequence[CalibratedLayer], known: Sensitivity) -> None:
         places = {layer: number for number, layer in enumerate(layers)}
         arrays = {f"rows {places[layer]}": array for layer, array in known.rows.items()}
         for (layer, which), batches in known.probes.items():
             arrays.update({f"probe {places[layer]} {which} {at}": block for at, block in _numbered(batches)})
+        for (layer, which), weights in known.positions.items():
+            start = f"positions {places[layer]} {which}"
+            arrays.update(
+                {f"{start} {at} {block}": one for at, own in enumerate(weights) for block, one in enumerate(own)}
+            )
         facts: dict[str, Any] = {"unreached": dict(known.unreached), "engine": known.engine, "notes": [*known.notes]}
         facts["shares"] = {str(places[layer]): share for layer, share in known.shares.items()}
         self.keep(SENSITIVITY, arrays, facts)

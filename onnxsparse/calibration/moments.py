@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
 from onnxsparse.calibration.layers import CalibratedLayer
 from onnxsparse.calibration.pooling import drawn_together
 from onnxsparse.calibration.reductions import Reduction
-from onnxsparse.calibration.sensitivity import Probe, Sensitivity
+from onnxsparse.calibration.sensitivity import Probe, Sensitivity, nothing_known
 from onnxsparse.calibration.statistics import LayerMoments
 from onnxsparse.calibration.streams import Cut, Store, Stream
 from onnxsparse.math.values import Array
 from onnxsparse.solvers.quadratic import Factored, Quadratic
 
 Feed = Mapping[str, Array]
+_Rows = tuple[Array, Array, Optional[Array]]
+"""Inputs, what is wanted of them, and the 1 of a bias: see `LayerMoments.add`."""
 WIDE, FEW = 512, 0.5
 """Of so many inputs and more the rows are kept while there are at most so many positions for each input."""
 
@@ -59,25 +62,26 @@ class BlockMoments:
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self._shape, self.count = (inputs, outputs), 0
-        self._rows: list[tuple[Array, Array]] = []
+        self._rows: list[_Rows] = []
         self._sums = None if inputs >= WIDE else LayerMoments(inputs, outputs)
 
-    def add(self, rows: Array, targets: Array) -> None:
-        self.count += len(rows)
+    def add(self, rows: Array, targets: Array, ones: Array | None = None) -> None:
+        """See `LayerMoments.add`."""
+        self.count += len(rows) if ones is None else int(np.count_nonzero(ones))
         if self._sums is None and self.count > self._shape[0] * FEW:
             self._sums = self.summed()
         if self._sums is None:
-            self._rows.append((rows.astype(np.float32), targets.astype(np.float32)))
+            self._rows.append((rows.astype(np.float32), targets.astype(np.float32), ones))
         else:
-            self._sums.add(rows, targets)
+            self._sums.add(rows, targets, ones)
 
     def summed(self) -> LayerMoments:
         """As sums, whatever is kept."""
         if self._sums is not None:
             return self._sums
         found = LayerMoments(*self._shape)
-        for rows, targets in self._rows:
-            found.add(rows, targets)
+        for rows, targets, ones in self._rows:
+            found.add(rows, targets, ones)
         self._rows.clear()
         return found
 
@@ -93,16 +97,17 @@ class BlockMoments:
             np.concatenate([np.empty((0, size), np.float32), *(one[which] for one in self._rows)])
             for which, size in enumerate(self._shape)
         )
+        ones = np.concatenate([np.empty(0), *(np.ones(len(x)) if one is None else one for x, _, one in self._rows)])
         finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-        return Factored(outputs, x[finite], y[finite], biased)
+        return Factored(outputs, x[finite], y[finite], biased, ones[finite])
 
 
 class Moments:
     """The moments of each block of a layer: of the samples that fit, and of those that judge."""
 
-    def __init__(self, layer: CalibratedLayer, probe: Probe | None = None, share: float = 0.0) -> None:
-        """`share`: of errors that of their means over a sample, see `pooling`."""
-        self._layer, self.probe, self._share = layer, probe, share
+    def __init__(self, layer: CalibratedLayer, known: Sensitivity | None = None, probe: Probe | None = None) -> None:
+        self._layer, self.probe, self._known = layer, probe, known or nothing_known()
+        self._share = self._known.shares.get(layer, 0.0)
         self._shared, width = list(_alike(layer.reductions)), layer.shape[1]
         self._fit = [BlockMoments(width, len(one.outputs)) for one in self._shared]
         self._held = [BlockMoments(width, len(one.outputs)) for one in self._shared]
@@ -116,7 +121,7 @@ class Moments:
 
         `states`: what hidden states are taken from, where not from the dense net.
         """
-        size = samples.sizes[batch] if self._share else 0
+        size, weights = samples.sizes[batch], self._known.position_weights(self._layer, which, batch)
         reduction = self._layer.reductions[which]
         wanted = reduction.rows(dense, dense)
         rows = wanted if inputs is dense else reduction.rows(inputs, dense if states is None else states)
@@ -124,9 +129,18 @@ class Moments:
             block = one.blocks[which]
             if block is not None:
                 pair = self._asked(rows[block], wanted[block], self._matrix[one.outputs])
-                found.add(*(drawn_together(part, size, self._share) for part in pair))
+                found.add(*self._counted(*pair, weights[block] if weights else None, size))
         if self.probe is not None:
             self.probe.take(which, batch, [own if self._own.all() else own[:, self._own] for own in rows])
+
+    def _counted(self, rows: Array, wanted: Array, weights: Array | None, size: int) -> _Rows:
+        """Rows of a block as they count: by their position, and by the share of errors that their means over a sample
+        have, see `pooling`."""
+        if weights is None:
+            return drawn_together(rows, size, self._share), drawn_together(wanted, size, self._share), None
+        roots = np.sqrt(weights)[:, None]
+        x, y, ones = (drawn_together(part, size, self._share) for part in (rows * roots, wanted * roots, roots))
+        return x, y, ones[:, 0]
 
     def _asked(self, rows: Array, wanted: Array, matrix: Array) -> tuple[Array, Array]:
         """The inputs of the weights that are pruned, and what these are to make of them: less what those beside do."""
@@ -213,7 +227,7 @@ def dense_moments(
 def _moments(layer: CalibratedLayer, samples: Samples, sensitivity: Sensitivity | None) -> Moments:
     if sensitivity is None:
         return Moments(layer)
-    return Moments(layer, Probe(layer, sensitivity, samples.sizes), sensitivity.shares.get(layer, 0.0))
+    return Moments(layer, sensitivity, Probe(layer, sensitivity, samples.sizes))
 
 
 def run_before(layer: CalibratedLayer, dense: Stream, pruned: Stream) -> None:
@@ -224,10 +238,10 @@ def run_before(layer: CalibratedLayer, dense: Stream, pruned: Stream) -> None:
 
 
 def swept_moments(
-    layer: CalibratedLayer, dense: Stream, pruned: Stream, samples: Samples, share: float = 0.0
+    layer: CalibratedLayer, dense: Stream, pruned: Stream, samples: Samples, known: Sensitivity | None = None
 ) -> Moments:
     """The moments of a layer at its first node: what the net pruned so far gives it, against the dense net."""
-    which, moments = layer.places.index(layer.place), Moments(layer, share=share)
+    which, moments = layer.places.index(layer.place), Moments(layer, known)
     reduction = layer.reductions[which]
     names = [*reduction.inputs, *reduction.dense_inputs]
     for batch, (own, other) in enumerate(zip(pruned.values(reduction.inputs), dense.values(names))):

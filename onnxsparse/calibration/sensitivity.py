@@ -9,6 +9,16 @@ that the outputs move by the sum of g d. From it come
 
 in units of the outputs' variance. Both are means over samples and draws. How much of the second comes from errors that
 are alike in all positions of a sample is a number for each layer, its `share`: see `pooling`, which makes S of it, too.
+
+Where a layer is a matrix product, its positions (words of a text, patches of a picture, steps) count by gradients, too:
+samples are padded to one length, and of some words the outputs make more than of others. With the squares e_p of the
+gradients at a position p, over all outputs of the layer, an error there counts by
+
+    0                            where no gradient comes, such as padding behind a mask
+    (1 - a) + a e_p / mean e     elsewhere, the mean over a batch
+
+Random projections say e_p roughly: `FOLLOWED`, which is a, is what was best on texts. Convolutions take all positions
+alike: on pictures weights gained nothing. So does a layer that has one position for each sample.
 """
 
 from __future__ import annotations
@@ -27,6 +37,9 @@ from onnxsparse.math.values import Array
 PROBED, PROBE_BYTES = 64, 1 << 28
 """Of so many of the first samples gradients are kept, if they take no more than this; of one batch at least."""
 
+FOLLOWED = 0.25
+"""How much of the weight of a position follows its gradients."""
+
 Blocks = Sequence[Array]
 """Gradients of one node for one batch, for each block of its layer (positions, outputs)."""
 
@@ -44,6 +57,13 @@ class Sensitivity:
     notes: Sequence[str] = ()
     shares: Mapping[CalibratedLayer, float] = field(default_factory=dict)
     """Of the error of a layer that of the means over samples, where a layer is one node."""
+    positions: Mapping[tuple[CalibratedLayer, int], Sequence[Blocks]] = field(default_factory=dict)
+    """By layer and node: for each batch and block how much each position counts, where that is not alike."""
+
+    def position_weights(self, layer: CalibratedLayer, which: int, batch: int) -> Blocks:
+        """Of one node and batch, by block; nothing where all positions count alike."""
+        found = self.positions.get((layer, which), ())
+        return found[batch] if found else ()
 
 
 def nothing_known(*_: object) -> Sensitivity:
@@ -61,6 +81,7 @@ def sensitivity_of(
     nodes = {one.result: (layer, which) for layer in layers for which, one in enumerate(layer.reductions) if one.result}
     energies = {layer: Energies(layer.shape[0]) for layer in layers}
     probes: dict[tuple[CalibratedLayer, int], list[list[Blocks]]] = {}
+    squares = {key: PositionEnergies() for key in nodes.values() if key[0].reductions[key[1]].weighs_positions}
     reached, left, total = set[CalibratedLayer](), PROBE_BYTES, max(sum(sizes), 1)
     progress.advance("take gradients", 0, len(sizes) * draws)
     for number, found in enumerate(gradients):
@@ -72,6 +93,8 @@ def sensitivity_of(
             reached.add(layer)
             for outputs, block in zip(layer.reductions[which].outputs, blocks):
                 energies[layer].add(outputs, block, sizes[batch], 1 / (draws * total))
+            if (layer, which) in squares:
+                squares[layer, which].add(batch, blocks)
             if probing:
                 left -= gradient.nbytes
                 kept = probes.setdefault((layer, which), [])
@@ -83,13 +106,47 @@ def sensitivity_of(
     split = {layer: energies[layer].split() for layer in alive if len(layer.reductions) == 1}
     rows = {layer: split[layer][0] if layer in split else energies[layer].plain for layer in alive}
     shares = {layer: share for layer, (_, share) in split.items()}
-    return Sensitivity(rows, {key: kept for key, kept in probes.items() if key[0] in rows}, shares=shares)
+    kept_probes = {key: kept for key, kept in probes.items() if key[0] in rows}
+    weights = {key: one.weights(sizes) for key, one in squares.items() if key[0] in rows}
+    positions = {key: one for key, one in weights.items() if len(one) == len(sizes)}
+    return Sensitivity(rows, kept_probes, shares=shares, positions=positions)
 
 
 def first_batches(sizes: Sequence[int]) -> int:
     """How many batches hold the first samples: one at least."""
     sums = np.cumsum(sizes)
     return max(1, len(list(takewhile(lambda total: total <= PROBED, sums))))
+
+
+class PositionEnergies:
+    """Squares of gradients of one node, for each batch and block by position."""
+
+    def __init__(self) -> None:
+        self._found: list[list[Array]] = []
+
+    def add(self, batch: int, blocks: Sequence[Array]) -> None:
+        """The gradients of each block (positions, outputs) of one draw."""
+        squares = [np.einsum("po,po->p", block, block, dtype=np.float64) for block in blocks]
+        if batch == len(self._found):
+            self._found.append(squares)
+        else:
+            self._found[batch] = [one + other for one, other in zip(self._found[batch], squares)]
+
+    def weights(self, sizes: Sequence[int]) -> list[list[Array]]:
+        """Of each batch and block the weight of each position; nothing where all count alike."""
+        if any(len(one) <= size for blocks, size in zip(self._found, sizes) for one in blocks):
+            return []
+        return [[_weights(one) for one in blocks] for blocks in self._found]
+
+
+def _weights(squares: Array) -> Array:
+    """Of positions of which none counts all count alike: nothing is known of them."""
+    reached = squares > 0
+    if not np.isfinite(squares).all() or not reached.any():
+        return np.ones(len(squares), np.float32)
+    mean = squares[reached].mean()
+    found: Array = (reached * ((1 - FOLLOWED) + FOLLOWED * squares / mean)).astype(np.float32)
+    return found
 
 
 @dataclass(eq=False)
@@ -167,4 +224,4 @@ class Moves:
         return total / max(count, 1)
 
 
-__all__ = ["Moves", "Probe", "Sensitivity", "first_batches", "nothing_known", "sensitivity_of"]
+__all__ = ["Moves", "PositionEnergies", "Probe", "Sensitivity", "first_batches", "nothing_known", "sensitivity_of"]

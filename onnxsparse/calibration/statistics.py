@@ -288,26 +288,36 @@ class Gram(Additive):
 class LayerMoments(Additive):
     """What least squares has to know of one block of a layer: its inputs x, and the outputs y that are wanted of it.
 
-    Rows with numbers that are not finite are left out, and counted.
+    Rows with numbers that are not finite are left out, and counted. Rows may come times the root of what they count,
+    with the 1 that a bias is multiplied with.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.count = self.left_out = 0
+        self.weight = 0.0
         self.gram, self.cross = np.zeros((inputs, inputs)), np.zeros((inputs, outputs))
         self.sum_x, self.sum_y, self.square_y = np.zeros(inputs), np.zeros(outputs), np.zeros(outputs)
 
-    def add(self, rows: Array, targets: Array) -> None:
+    def add(self, rows: Array, targets: Array, ones: Array | None = None) -> None:
         """Take inputs (positions, K) and what is to come of them (positions, outputs)."""
         if not (_all_finite(rows) and _all_finite(targets)):
             finite = np.flatnonzero(np.isfinite(rows).all(axis=1) & np.isfinite(targets).all(axis=1))
             self.left_out += len(rows) - len(finite)
             rows, targets = rows[finite], targets[finite]
+            ones = None if ones is None else ones[finite]
         self.gram += _product(rows, rows)
         self.cross += _product(rows, targets)
-        self.sum_x += rows.sum(axis=0, dtype=np.float64)
-        self.sum_y += targets.sum(axis=0, dtype=np.float64)
         self.square_y += np.square(targets, dtype=np.float64).sum(axis=0)
-        self.count += len(rows)
+        if ones is None:
+            self.sum_x += rows.sum(axis=0, dtype=np.float64)
+            self.sum_y += targets.sum(axis=0, dtype=np.float64)
+            self.count += len(rows)
+            self.weight += len(rows)
+        else:
+            self.sum_x += np.einsum("p,pk->k", ones, rows, dtype=np.float64)
+            self.sum_y += np.einsum("p,po->o", ones, targets, dtype=np.float64)
+            self.count += int(np.count_nonzero(ones))
+            self.weight += float(np.square(ones, dtype=np.float64).sum())
 
     def merge(self, other: Additive) -> None:
         assert isinstance(other, LayerMoments)
@@ -319,6 +329,7 @@ class LayerMoments(Additive):
 
     def restore(self, state: Mapping[str, Array]) -> None:
         self.count, self.left_out = int(state["count"]), int(state["left_out"])
+        self.weight = float(state["weight"])
         self.gram, self.cross = state["gram"].copy(), state["cross"].copy()
         self.sum_x, self.sum_y = state["sum_x"].copy(), state["sum_y"].copy()
         self.square_y = state["square_y"].copy()

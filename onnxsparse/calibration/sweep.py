@@ -91,8 +91,7 @@ class Sweep:
     def layer(self, layer: CalibratedLayer, drops: Sequence[int]) -> Swept:
         """Prune one layer by so many units of each of its weights, and refit it."""
         self.normalise(layer.place)
-        share = self._sensitivity.shares.get(layer, 0.0)
-        moments = swept_moments(layer, self._dense, self._pruned, self._samples, share)
+        moments = swept_moments(layer, self._dense, self._pruned, self._samples, self._sensitivity)
         if layer in self._later:
             moments.merge(self._later.pop(layer))
         problem = self._problem(layer, moments)

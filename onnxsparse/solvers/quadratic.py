@@ -36,6 +36,8 @@ class Sums(Protocol):
     sum_y: Array
     square_y: Array
     count: int
+    weight: float
+    """What all positions count together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +56,9 @@ class Quadratic:
     @classmethod
     def of(cls, outputs: Array, sums: Sums, biased: bool) -> Quadratic:
         """From sums over positions."""
-        count = max(sums.count, 1)
-        gram, cross, energy = sums.gram / count, sums.cross / count, sums.square_y / count
-        mean_x, mean_y = sums.sum_x / count, sums.sum_y / count
+        weight = sums.weight or 1.0
+        gram, cross, energy = sums.gram / weight, sums.cross / weight, sums.square_y / weight
+        mean_x, mean_y = sums.sum_x / weight, sums.sum_y / weight
         if not biased:
             return cls(outputs, gram, cross, energy, np.zeros_like(mean_x), np.zeros_like(mean_y), False, sums.count)
         gram = gram - np.outer(mean_x, mean_x)
@@ -116,19 +118,23 @@ class Quadratic:
 class Factored(Quadratic):
     """The same of positions so few that the inputs themselves are much smaller than their Gram matrix."""
 
-    def __init__(self, outputs: Array, x: Array, y: Array, biased: bool) -> None:
-        """From inputs (positions, K) and what is to come of them (positions, outputs)."""
-        count, x, y = max(len(x), 1), x.astype(np.float64), y.astype(np.float64)
+    def __init__(self, outputs: Array, x: Array, y: Array, biased: bool, ones: Array | None = None) -> None:
+        """From inputs (positions, K) and what is to come of them (positions, outputs); where these come times the root
+        of what they count, with the 1 that a bias is multiplied with."""
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        column = np.ones(len(x)) if ones is None else ones.astype(np.float64)
+        weight = float(column @ column) or 1.0
         zeros = np.zeros(x.shape[1]), np.zeros(y.shape[1])
-        means = (x.sum(axis=0) / count, y.sum(axis=0) / count) if biased else zeros
-        facts = {"x": x - means[0], "y": y - means[1], "mean_x": means[0], "mean_y": means[1]}
-        facts["energy"] = np.square(facts["y"]).sum(axis=0) / count
-        for name, value in {**facts, "outputs": outputs, "biased": biased, "count": len(x), "over": count}.items():
+        means = (column @ x / weight, column @ y / weight) if biased else zeros
+        facts = {"x": x - np.outer(column, means[0]), "y": y - np.outer(column, means[1])}
+        facts.update(mean_x=means[0], mean_y=means[1], energy=np.square(facts["y"]).sum(axis=0) / weight)
+        count = int(np.count_nonzero(column))
+        for name, value in {**facts, "outputs": outputs, "biased": biased, "count": count, "over": weight}.items():
             object.__setattr__(self, name, value)
 
     x: Array
     y: Array
-    over: int
+    over: float
 
     @property
     def gram(self) -> Array:

@@ -70,6 +70,10 @@ class Product(Reduction):
         blocks = self._blocks(value, self.terms.result, vector, self._outs)
         return [_taken(block, None, self.outputs[0].size) for block in blocks]
 
+    @property
+    def weighs_positions(self) -> bool:
+        return True
+
     # -- labels
 
     @property

@@ -52,6 +52,11 @@ class Reduction(ABC):
         return ()
 
     @property
+    def weighs_positions(self) -> bool:
+        """Whether its positions count by their gradients: see `calibration.sensitivity`."""
+        return False
+
+    @property
     def fed_back(self) -> str:
         """The value that the node gives at one step and reads at the next; empty where there are no steps."""
         return ""

@@ -111,6 +111,8 @@ class Moments:
         self._shared, width = list(_alike(layer.reductions)), layer.shape[1]
         self._fit = [BlockMoments(width, len(one.outputs)) for one in self._shared]
         self._held = [BlockMoments(width, len(one.outputs)) for one in self._shared]
+        self.products = 0.0
+        """Multiplications of the samples that fit, of those that count and of padding."""
         matrix, self._own = layer.whole()
         self._matrix = matrix.astype("float32")
 
@@ -128,6 +130,8 @@ class Moments:
         for one, found in zip(self._shared, self._held if samples.is_held(batch) else self._fit):
             block = one.blocks[which]
             if block is not None:
+                if not samples.is_held(batch):
+                    self.products += float(len(rows[block])) * len(one.outputs) * self._layer.shape[1]
                 pair = self._asked(rows[block], wanted[block], self._matrix[one.outputs])
                 found.add(*self._counted(*pair, weights[block] if weights else None, size))
         if self.probe is not None:
@@ -151,6 +155,7 @@ class Moments:
     def merge(self, other: Moments) -> None:
         for own, more in zip([*self._fit, *self._held], [*other._fit, *other._held]):
             own.merge(more)
+        self.products += other.products
 
     def fit(self) -> list[Quadratic]:
         return self._quadratics(self._fit)

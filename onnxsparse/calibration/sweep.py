@@ -109,8 +109,7 @@ class Sweep:
         still = min(int(block.still.sum()) for block in problem.blocks)
         rows = min(block.count for block in problem.blocks)
         few = rows if rows < layer.shape[1] else 0
-        products = float(sum(block.count * len(block.outputs) for block in problem.blocks)) * layer.shape[1]
-        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how, still, few, products)
+        return Swept(layer, masks, costs[fell_back], costs[1], fell_back, *how, still, few, moments.products)
 
     def _problem(self, layer: CalibratedLayer, moments: Moments) -> Layer:
         problem = problem_of(layer, moments.fit(), self._sensitivity.rows.get(layer), self._ridge)

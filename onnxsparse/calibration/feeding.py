@@ -53,7 +53,9 @@ class Feeds:
         axes: Mapping[str, int] | None = None,
         states: Mapping[str, str] | None = None,
         stage: str = "calibrate",
+        parts: int = 1,
     ) -> None:
+        """`parts`: samples that take several batches make up so many at least, where that is open."""
         self.data, self.limit, self.stage = data, limit, stage
         self.axes, self.states = dict(axes or {}), dict(states or {})
         self.count = min(limit or data.count, data.count) if isinstance(data, Samples) else limit or 0
@@ -63,6 +65,8 @@ class Feeds:
         self._fixed = next((size for size in fixed if size), 0)
         single = any(shape == [] and self._by_rows(name) for name, shape in self._kinds.items())
         self.size = self._fixed or (1 if single else self._few())
+        if self.count > self.size and not self._fixed:
+            self.size = min(self.size, -(-self.count // parts))
         fed = {field.name for field in data.fields} | set(self.states)
         past = {name: shape or () for name, shape in self._kinds.items() if name not in fed}
         self._empty = {

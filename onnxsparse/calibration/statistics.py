@@ -305,8 +305,9 @@ class LayerMoments(Additive):
             self.left_out += len(rows) - len(finite)
             rows, targets = rows[finite], targets[finite]
             ones = None if ones is None else ones[finite]
-        self.gram += _product(rows, rows)
-        self.cross += _product(rows, targets)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.gram += _product(rows, rows)
+            self.cross += _product(rows, targets)
         self.square_y += np.square(targets, dtype=np.float64).sum(axis=0)
         if ones is None:
             self.sum_x += rows.sum(axis=0, dtype=np.float64)

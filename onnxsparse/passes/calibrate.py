@@ -105,7 +105,8 @@ def calibrating(
     """The calibration of a model; what it finds of the samples serves all levels that are asked of it."""
     demand_runtime()
     data = samples_of(model, asked, axes)
-    feeds = Feeds(model.copy_proto() if axes.states else model.proto, data, asked.samples, axes.inputs, axes.states)
+    proto = model.copy_proto() if axes.states else model.proto
+    feeds = Feeds(proto, data, asked.samples, axes.inputs, axes.states, parts=HELD)
     by_gradients = asked.sensitivity == GRADIENTS and not _too_large(model, plan, asked)
     checkpoint = None if asked.checkpoint is None else os.fspath(asked.checkpoint)
     with ExitStack() as stack:

@@ -76,16 +76,17 @@ class Within:
         """The same levels with other numbers, where these lose no more than the limit allows either; or with a note."""
         if moved.numbers is self.found.numbers:
             return replace(self, found=moved)
-        known = figures(write(moved))
-        lost = figures.lost(limit, known)
+        measured = figures(write(moved))
+        lost = figures.lost(limit, measured)
         if lost <= limit.most:
-            return replace(self, found=moved, figures=known, lost=lost)
+            return replace(self, found=moved, figures=measured, lost=lost)
         note = (
             f"the layers were refitted together, which lost {limit.told(lost)}, more than --max-loss allows: left out"
         )
         details = dict(moved.details)
         if "joint" in details:
-            details["joint"] = {**details["joint"], "taken": False}
+            known = {name: value for name, value in details["joint"].items() if name != "rate"}
+            details["joint"] = {**known, "taken": False}
         return replace(self, found=replace(self.found, notes=(*self.found.notes, note), details=details))
 
 

@@ -238,9 +238,14 @@ def _tried(job: _Job, steps: int) -> tuple[dict[str, Array], dict[str, Any]]:
             raise ModelError("for samples held out it gives no finite number")
         rate = training.base_rate(pruned_share(job.rows), near=True)
         said = {"steps": steps, "before": before, "unit": engine.unit, "taken": False}
-        for _ in range(2):
-            _walk(job, engine, steps, rate)
-            after = _distance(job, engine)
+        for attempt in range(2):
+            try:
+                _walk(job, engine, steps, rate)
+                after = _distance(job, engine)
+            except DivergedError:
+                if attempt:
+                    raise
+                after = math.inf
             if after < before:
                 numbers = {tag: weights.baked(engine, tag) for tag in weights.stored(engine) if tag in job.moving}
                 return numbers, {**said, "after": after, "rate": rate, "taken": True}

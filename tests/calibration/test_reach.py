@@ -70,7 +70,7 @@ def numbers(proto: onnx.ModelProto | None) -> dict[str, np.ndarray]:
 
 def test_a_weight_in_a_function_becomes_what_it_becomes_outside() -> None:
     """Called twice it is a tied weight: with the statistics of both calls."""
-    w, v, x = drawn(16, 16), drawn(16, 4, seed=1), drawn(96, 16, seed=2)
+    w, v, x = drawn(16, 16), drawn(16, 4, seed=1), drawn(256, 16, seed=2)
     constant = make_node("Constant", [], ["w"], value=numpy_helper.from_array(w, "w"))
     body = [constant, make_node("MatMul", ["a", "w"], ["p"]), make_node("Relu", ["p"], ["b"])]
     dense = make_function("local", "Dense", ["a"], ["b"], body, [make_opsetid("", 17)])

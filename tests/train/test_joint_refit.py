@@ -13,6 +13,7 @@ import pytest
 import onnxsparse as osp
 from onnxsparse.calibration.moves import squared_moves
 from onnxsparse.cli import main
+from onnxsparse.engines.engine import DivergedError
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import OptionError
 from onnxsparse.passes import calibration_asked
@@ -110,6 +111,21 @@ def test_what_does_harm_is_left_out(net: Path, data: Path, apart: osp.Result, mo
     assert joint(made)["taken"] is False
     assert any("did not help on samples held out (" in note for note in made.report.notes)
     assert all((one == numbers_of(apart)[name]).all() for name, one in numbers_of(made).items())
+
+
+def test_what_diverges_is_tried_at_a_smaller_rate(net: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, walk = list[float](), joint_refit._walk
+
+    def wild(job: Any, engine: Any, steps: int, rate: float) -> None:
+        rates.append(rate)
+        if len(rates) == 1:
+            raise DivergedError("the loss is no finite number")
+        walk(job, engine, steps, rate)
+
+    monkeypatch.setattr(joint_refit, "_walk", wild)
+    found = joint(osp.prune(net, data=data, joint_steps=40, **LEVEL))
+    assert found["taken"] is True
+    assert [found["rate"]] == rates[1:] == [rates[0] / joint_refit.SMALLER]
 
 
 def test_small_networks_have_it_by_default_and_large_ones_not(
@@ -307,7 +323,7 @@ def test_a_bias_that_stays_as_it_is_hinders_nothing(tmp_path: Path) -> None:
 def test_beyond_a_limit_it_is_left_out_and_said() -> None:
     limit = MaxLoss.parse("0.1")
     found: Any = Calibrated(None, {"w": np.zeros(2)}, {})  # type: ignore[arg-type]
-    moved: Any = Calibrated(None, {"w": np.ones(2)}, {}, {"joint": {"steps": 5, "taken": True}})  # type: ignore[arg-type]
+    moved: Any = Calibrated(None, {"w": np.ones(2)}, {}, {"joint": {"steps": 5, "taken": True, "rate": 0.1}})  # type: ignore[arg-type]
 
     class Figures:
         def __call__(self, _: object) -> dict[str, float]:
@@ -319,7 +335,7 @@ def test_beyond_a_limit_it_is_left_out_and_said() -> None:
     figures: Any = Figures()
     kept = Within(found, {"accuracy": 0.9}, 0.0, 1).or_else(moved, figures, limit, lambda one: one)  # type: ignore[arg-type, return-value]
     assert kept.found.numbers is found.numbers
-    assert kept.found.details["joint"]["taken"] is False
+    assert kept.found.details["joint"] == {"steps": 5, "taken": False}
     assert "which lost 0.4, more than --max-loss allows: left out" in kept.found.notes[-1]
 
 

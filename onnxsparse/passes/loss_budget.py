@@ -189,8 +189,8 @@ class _Search:
             len(ranked), 0, lambda count: self._without([layer for layer, _ in ranked[:count]])
         )
         if best is None:
-            where = f"all of the {len(ranked)} layers but the least sensitive one dense"
-            raise self._unmet(beyond or whole, where)
+            last = self.calibration.weights(ranked[-1][0])[0] if ranked else ""
+            raise self._unmet(beyond or whole, f"'{last}' alone, the least sensitive of {len(ranked)} layers")
         return replace(best, runs=self.runs, left=tuple((layer.name, cost) for layer, cost in ranked[:count]))
 
     def _halved(

@@ -298,6 +298,8 @@ class KL(Loss):
 #    say which one that is, it is the other one of rank 3 if the variances along that are far more unlike.
 # 5. What hardly varies over the samples but moves with the weights (a probability of 1e-9) would be all that counts:
 #    its unit is at least a part of what it moves by when all weights are moved a little.
+# 6. Of outputs that are class scores the divergence of the classes counts beside the distance, where that is asked
+#    for: an error is worse where two classes are close. Where a softmax follows in the graph, its shares count anyway.
 
 SHARE_OF_SIZE = 1e-4
 """What hardly varies is measured against a little of its mean square instead."""
@@ -313,6 +315,8 @@ NOISE, LOUDEST = 0.1, 30.0
 """Weights moved by that share of their size move nothing by more than so many of its units, in the square."""
 MANY = 10.0
 """Times that a unit has to be the variance to be worth a word."""
+WILD = 400.0
+"""The largest variance of class scores: beyond it a softmax is 0 or 1, and numbers are pixels or prices, not scores."""
 IN_VARIANCES = "mean squared distance to the dense model, in variances of each output"
 BY_COLUMN = f"{IN_VARIANCES} column"
 
@@ -347,7 +351,18 @@ class Columns:
         return _rows(values, self.axis)
 
 
-Scale = Union[float, Columns]
+Plain = Union[float, Columns]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scale of class scores, before a softmax: beside the distance in it counts their divergence (`KL` at
+    temperature 1) along the last axis."""
+
+    within: Plain
+
+
+Scale = Union[Plain, Scores]
 
 
 @dataclass(frozen=True)
@@ -363,25 +378,32 @@ class Distill(Loss):
         return replace(self, scales=tuple(scales))
 
     def _value(self, student: Array, target: Array, place: int) -> float:
-        return in_units((student - target) ** 2, self._scale(place))
+        scale = self._scale(place)
+        if isinstance(scale, Scores):
+            return in_units((student - target) ** 2, scale.within) + DIVERGENCE.value([student], [target])
+        return in_units((student - target) ** 2, scale)
 
     def _gradient(self, student: Array, target: Array, place: int) -> Array:
         scale = self._scale(place)
-        gradient: Array = (student - target) * (2.0 / student.size / _divisor(scale))
-        return gradient
+        plain = scale.within if isinstance(scale, Scores) else scale
+        gradient: Array = (student - target) * (2.0 / student.size / _divisor(plain))
+        return gradient + DIVERGENCE.gradient([student], [target])[0] if isinstance(scale, Scores) else gradient
 
     def _scale(self, place: int) -> Scale:
         return self.scales[place] if self.scales else 1.0
 
 
-def in_units(squares: Array, scale: Scale) -> float:
+DIVERGENCE = KL(temperature=1.0, axis=-1)
+
+
+def in_units(squares: Array, scale: Plain) -> float:
     """The mean of squares in units of a scale."""
     if isinstance(scale, Columns):
         return float(np.mean(squares / scale.array))
     return float(np.mean(squares) / scale)
 
 
-def _divisor(scale: Scale) -> Array | float:
+def _divisor(scale: Plain) -> Array | float:
     return scale.array if isinstance(scale, Columns) else scale
 
 
@@ -397,7 +419,7 @@ def scale_of(samples: Array) -> float:
     return scale if scale > SMALLEST else 1.0
 
 
-def scale_along(samples: Array, rank: int, said: int | None = None, squashed: bool = False) -> Scale:
+def scale_along(samples: Array, rank: int, said: int | None = None, squashed: bool = False) -> Plain:
     """The scale of a tensor of that rank, or of its columns where these are of different kinds.
 
     `samples` are many of it, along further axes in front; `said` is what the graph says of its columns' axis, and
@@ -414,7 +436,7 @@ def scale_along(samples: Array, rank: int, said: int | None = None, squashed: bo
     return _by_columns(_rows(wide, axes[best]), whole, axes[best], squashed) if spreads[best] >= WIDELY else whole
 
 
-def heard(scale: Scale, steady: Array, moved: Array) -> Scale:
+def heard(scale: Plain, steady: Array, moved: Array) -> Plain:
     """A scale that is at least a part of what the tensor moves by: `moved` are its values with weights moved by
     `NOISE`, and `steady` those without."""
     with np.errstate(all="ignore"):
@@ -440,7 +462,7 @@ def size_of(array: Array) -> float:
     return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
 
 
-def said_of(called: str, plain: Scale, scale: Scale) -> list[str]:
+def said_of(called: str, plain: Plain, scale: Plain) -> list[str]:
     """What is to be known of the unit of a tensor, before and after it was `heard`."""
     notes = [plain.told(called)] if isinstance(plain, Columns) else []
     times = [new / old for new, old in zip(_each(scale), _each(plain))]
@@ -453,13 +475,27 @@ def said_of(called: str, plain: Scale, scale: Scale) -> list[str]:
     return notes
 
 
-def _each(scale: Scale) -> tuple[float, ...]:
+def _each(scale: Plain) -> tuple[float, ...]:
     return scale.each if isinstance(scale, Columns) else (scale,)
 
 
 def unit_in_words(scales: Iterable[Scale]) -> str:
     """What the loss over tensors of these scales is, and in which unit."""
-    return BY_COLUMN if any(isinstance(scale, Columns) for scale in scales) else IN_VARIANCES
+    known = list(scales)
+    plain = [scale.within if isinstance(scale, Scores) else scale for scale in known]
+    found = BY_COLUMN if any(isinstance(scale, Columns) for scale in plain) else IN_VARIANCES
+    return found if plain == known else f"{found}, and the divergence of the classes, in nats"
+
+
+def are_scores(samples: Array, rank: int) -> bool:
+    """Whether a tensor of that rank looks like the scores of classes, before a softmax, for many samples: one is likely
+    for most samples, and not the same one."""
+    if rank != 2 or samples.shape[-1] < 2 or all_shares(samples):
+        return False
+    rows = np.asarray(samples, np.float64).reshape(-1, samples.shape[-1])
+    if not np.isfinite(rows).all() or rows.var() > WILD or len(np.unique(rows.argmax(axis=1))) < 2:
+        return False
+    return bool(np.exp(log_softmax(rows, 1)).max(axis=1).mean() > (1 + 1 / rows.shape[1]) / 2)
 
 
 def _rows(values: Array, axis: int) -> Array:

@@ -197,6 +197,7 @@ class LossSpec:
     distilled: tuple[str, ...] = ()  # the outputs that kl is the mean over; that of the labels where none is named
     smoothing: float = 0.0  # of labels, for cross-entropy
     terms: tuple[LayerTerm, ...] = ()  # layers that learn from layers
+    scores: bool = False  # of class scores their divergence counts, too, beside the distance of `distill`
 
 
 TASKS = {
@@ -250,7 +251,7 @@ class Spec:
         for name in ("turned", "quantization", "learned_scales", "skipped"):
             if not found[name]:  # graphs of runs from before there was such a thing are found again
                 del found[name]
-        for name in ("smoothing", "terms", "distilled"):
+        for name in ("smoothing", "terms", "distilled", "scores"):
             if not found["objective"][name]:
                 del found["objective"][name]
         return json.dumps(found, sort_keys=True)

@@ -12,7 +12,18 @@ from onnx.helper import make_node
 import onnxsparse as osp
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.losses import BY_COLUMN, IN_VARIANCES, LOUDEST, Columns, Distill, heard, scale_along
+from onnxsparse.losses import (
+    BY_COLUMN,
+    IN_VARIANCES,
+    KL,
+    LOUDEST,
+    Columns,
+    Distill,
+    Scores,
+    are_scores,
+    heard,
+    scale_along,
+)
 from onnxsparse.train.batches import Feeding
 from tests.engines.small_nets import net, numbers, run
 
@@ -88,7 +99,21 @@ def chosen() -> ModelProto:
     return made
 
 
-NETS = {"columns": columns, "detector": detector, "several": several, "rare": rare, "chosen": chosen}
+def classes(scale: float = 4.0) -> ModelProto:
+    """Scores of ten classes, one of which is mostly likely."""
+    nodes, stored = trunk(10)
+    stored["w2"] *= np.float32(scale)
+    return net([*nodes, make_node("Identity", ["c"], ["y"])], stored, ["N", 8], {"y": ["N", 10]})
+
+
+NETS = {
+    "classes": classes,
+    "columns": columns,
+    "detector": detector,
+    "several": several,
+    "rare": rare,
+    "chosen": chosen,
+}
 
 
 def tuned(model: ModelProto, engine: str, **options: Any) -> Any:
@@ -122,7 +147,7 @@ def test_so_do_other_losses(loss: str, labels: bool) -> None:
 
 
 @pytest.mark.parametrize("engine", ["ort", "torch"])
-@pytest.mark.parametrize("name", ["columns", "detector"])
+@pytest.mark.parametrize("name", ["columns", "detector", "classes"])
 def test_it_is_the_definition_s(engine: str, name: str) -> None:
     """In numpy, from outputs in plain inference alone."""
     if not {"ort": ort_library, "torch": torch_library}[engine].available():
@@ -132,13 +157,18 @@ def test_it_is_the_definition_s(engine: str, name: str) -> None:
     feeding = _feeding(model)
     seen = feeding.first(64)["x"]
     held = np.concatenate([batch.arrays["x"] for batch in feeding.probe()])
-    names = ["y"] if name == "columns" else ["y", "logits"]
+    names = ["y", "logits"] if name == "detector" else ["y"]
     wide = _with_outputs(model, names)
     pruned = osp.prune(wide, pattern="2:4", allow=["output", "small"]).model
     dense = [run(wide, held)[one] for one in names]
     ours = [run(pruned, held)[one] for one in names]
     values = [run(wide, seen)[one] for one in names]
     scales = [scale_along(one, one.ndim, None, squashed=name == "detector" and one is values[0]) for one in values]
+    if name == "classes":
+        wanted = Distill().bind([Scores(scales[0])]).value(ours, dense)
+        assert report.details["loss_without_training"] == pytest.approx(wanted, rel=ALIKE)
+        assert report.details["loss_unit"] == f"{IN_VARIANCES}, and the divergence of the classes, in nats"
+        return
     wanted = Distill().bind(scales).value(ours, dense)
     assert report.details["loss_without_training"] == pytest.approx(wanted, rel=ALIKE)
     assert isinstance(scales[0], Columns)
@@ -195,6 +225,36 @@ def test_what_moves_far_more_than_it_varies_is_measured_by_that() -> None:
     assert isinstance(columns, Columns)
     assert columns.each == pytest.approx((1.0, 1.0, 1e4 / LOUDEST), rel=1e-5)
     assert heard(1.0, steady, steady * np.inf) == 1.0
+
+
+def test_of_class_scores_the_divergence_counts_beside_the_distance() -> None:
+    dense, ours = numbers(6, 4) * 3, numbers(6, 4, seed=1)
+    loss, distance, divergence = Distill().bind([Scores(2.5)]), Distill().bind([2.5]), KL(1.0)
+    assert loss.value([ours], [dense]) == pytest.approx(
+        distance.value([ours], [dense]) + divergence.value([ours], [dense])
+    )
+    found, nearby = loss.gradient([ours], [dense])[0], ours.astype(np.float64)
+    for place in ((0, 0), (3, 2), (5, 3)):
+        step = np.zeros_like(nearby)
+        step[place] = 1e-6
+        slope = (loss.value([nearby + step], [dense]) - loss.value([nearby - step], [dense])) / 2e-6
+        assert found[place] == pytest.approx(slope, rel=1e-5)
+
+
+def test_what_looks_like_class_scores() -> None:
+    scores = numbers(64, 10) * 6
+    assert are_scores(scores, 2)
+    assert are_scores(scores.reshape(4, 16, 10), 2)  # batches of them
+    others = {
+        "no class is likely": scores / 10,
+        "always the same class": np.sort(scores, axis=1),
+        "pixels": scores * 10,
+        "one number": scores[:, :1],
+        "shares": np.eye(10, dtype=np.float32)[scores.argmax(1)],
+        "not finite": np.where(scores > 10, np.inf, scores),
+    }
+    assert [name for name, array in others.items() if are_scores(array, 2)] == []
+    assert not are_scores(scores.reshape(4, 16, 10), 3)
 
 
 @pytest.mark.parametrize("engine", ["ort", "torch"])

@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.edit import Writer
-from onnxsparse.losses import BCE, KL, L1, MSE, Columns, CrossEntropy, Distill, Loss, Scale, class_axis
+from onnxsparse.losses import BCE, KL, L1, MSE, Columns, CrossEntropy, Distill, Loss, Scale, Scores, class_axis
 
 Names = Sequence[str]
 
@@ -100,6 +100,9 @@ def write_distill(writer: Writer, student: Names, teacher: Names, scales: Sequen
 
 
 def _write_share(writer: Writer, ours: str, theirs: str, scale: Scale) -> str:
+    if isinstance(scale, Scores):
+        distance = _write_share(writer, ours, theirs, scale.within)
+        return writer.node("Add", distance, write_kl(writer, ours, theirs, temperature=1.0))
     if isinstance(scale, Columns):
         return _of_roots(writer, ours, theirs, writer.constant(scale.array**-0.5, "distill_roots"))
     if 1 / FAR <= scale <= FAR:

@@ -18,7 +18,7 @@ from onnxsparse.engines.ort.numerics import draw_random, random_inputs
 from onnxsparse.engines.ort.prepare import Prepared, inputs_of
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.errors import ModelError
-from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken, size_of
+from onnxsparse.losses import Scale, Scores, are_scores, heard, said_of, scale_along, shaken, size_of
 from onnxsparse.math.values import Array
 
 # -- The samples of a trial as a graph takes them, and the dense model's values for them.
@@ -78,8 +78,8 @@ class Feeds:
     def _dense(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         return self._runner({**feed, **draw_random(self._random, feed, 0)})
 
-    def measure(self) -> Measured:
-        """How much every target varies, and which of them can be matched."""
+    def measure(self, scores: bool) -> Measured:
+        """How much every target varies, and which of them can be matched; `scores` looks for those of classes."""
         feeds = [self.at(start) for start in self._starts()]
         answers = [self._dense(feed) for feed in feeds]
         for feed, answer in zip(feeds, answers):
@@ -97,7 +97,9 @@ class Feeds:
                 made.notes.append(f"{signal.called} is not matched to the dense model's: {problem}")
             elif name in moving or not moving:
                 plain = scale_along(values, values.ndim - 1, signal.axis, name in behind)
-                made.scales[name] = scale = heard(plain, steady[name], moved[name])
+                scale = heard(plain, steady[name], moved[name])
+                classes = scores and signal.kind == "output" and are_scores(values, values.ndim - 1)
+                made.scales[name] = Scores(scale) if classes else scale
                 made.notes += said_of(signal.called, plain, scale)
         if not made.scales:
             raise ModelError(f"nothing that the model gives can be trained on: {made.notes[0]}")

@@ -69,7 +69,7 @@ class Trial(Job):
         onnx.save(dense, self.at("teacher.onnx"))
         self._demand_weights(prepared)
         feeds = Feeds(prepared, samples, dense, self.spec.batch, self._statistics)
-        measured = feeds.measure()
+        measured = feeds.measure(self.spec.objective.scores)
         if self.spec.skipped:
             _skip(prepared, self.spec)
         prepared.notes += [*measured.notes, *_behind(plain, prepared)]

@@ -96,7 +96,7 @@ class TorchEngine(Engine):
         self._input_names = list(module.onnx_names["inputs"])
         self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
         self._pieces.fit(samples, self.dense, declared(model, samples, spec.turned.get("inputs", {})))
-        scales = self._scales(samples, spec.batch, made.paths)
+        scales = self._scales(samples, spec, made.paths)
         self.unit = unit_of(spec.objective, scales.values())
         self._goal = Goal(spec.objective, made.signals, scales)
         self._loss_module = loss_module_class()(
@@ -363,14 +363,14 @@ class TorchEngine(Engine):
         floats = [(signal, one) for signal, one in pairs if signal.kind == "output" and one.is_floating_point()]
         return {signal.original: one.detach().float().cpu().numpy() for signal, one in floats}
 
-    def _scales(self, samples: Mapping[str, Array], batch: int, paths: Mapping[str, str]) -> dict[int, Scale]:
+    def _scales(self, samples: Mapping[str, Array], spec: Spec, paths: Mapping[str, str]) -> dict[int, Scale]:
         """The scale of each float target, by its place."""
         pieces = [inputs for inputs, _ in self._pieces.of(Batch(samples))]
         count = max((len(array) for array in samples.values() if array.ndim), default=1)
         pieces = pieces[: max(1, count // self._pieces.size)]  # whole ones
-        together = -(-batch // self._pieces.size)
+        together = -(-spec.batch // self._pieces.size)
         moved = perturbed_targets(self._dense, paths, self._device)
-        found = measured(self._signals, pieces, self._plain_answers, moved, together)
+        found = measured(self._signals, pieces, self._plain_answers, moved, together, spec.objective.scores)
         self.notes += found.notes
         return found.scales
 

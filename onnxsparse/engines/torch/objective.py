@@ -10,7 +10,7 @@ from onnxsparse.engines.engine import LossSpec
 from onnxsparse.engines.layer_terms import LayerTerm, unlike
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import ModelError, OptionError
-from onnxsparse.losses import Columns, Scale, axis_of_labels, chosen_axis, labels_unlike
+from onnxsparse.losses import Columns, Scale, Scores, axis_of_labels, chosen_axis, labels_unlike
 
 # -- the objective
 
@@ -123,11 +123,14 @@ def distance(term: LayerTerm, ours: Any, theirs: Any, matrix: Any) -> Any:
 
 def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[Scale]) -> Any:
     """Mean square differences to the dense model's tensors, each over its scale, and the mean of them."""
-    parts = [_share(ours - theirs, scale) for ours, theirs, scale in zip(student, dense, scales)]
+    parts = [_share(ours, theirs, scale) for ours, theirs, scale in zip(student, dense, scales)]
     return sum(parts[1:], parts[0]) / len(parts)
 
 
-def _share(difference: Any, scale: Scale) -> Any:
+def _share(ours: Any, theirs: Any, scale: Scale) -> Any:
+    if isinstance(scale, Scores):
+        return _share(ours, theirs, scale.within) + kl(ours, theirs, 1.0, -1)
+    difference = ours - theirs
     if isinstance(scale, Columns):
         return ((difference * difference.new_tensor(scale.array**-0.5)) ** 2).mean()
     return (difference**2).mean() * (1.0 / scale)

@@ -32,7 +32,7 @@ from onnxsparse.graph.edit import RANDOM, bodies, bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys
-from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken
+from onnxsparse.losses import Scale, Scores, are_scores, heard, said_of, scale_along, shaken
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.sparser import Moment
 
@@ -259,10 +259,10 @@ class Units(NamedTuple):
 
 
 def measured(
-    signals: Sequence[DistillationTarget], pieces: Sequence[Any], ask: Ask, moved: Ask, together: int
+    signals: Sequence[DistillationTarget], pieces: Sequence[Any], ask: Ask, moved: Ask, together: int, scores: bool
 ) -> Units:
     """`ask` and `moved` give the dense model's values for a piece, the latter with weights moved; `together` pieces say
-    by how much that is."""
+    by how much that is; `scores` looks for those of classes."""
     answers = [[_array(one) for one in ask(piece)] for piece in pieces]
     others = [[_array(one) for one in moved(piece)] for piece in pieces[:together]]
     floats = [place for place, one in enumerate(answers[0]) if one.dtype.kind == "f" and signals[place].stated]
@@ -276,8 +276,10 @@ def measured(
         elif place in moving or not moving:
             plain = scale_along(np.stack(values), values[0].ndim, signal.axis, signal.name in behind)
             steady, other = (np.stack(some) for some in zip(*_both(answers, others, place)))
-            found.scales[place] = heard(plain, steady, other)
-            found.notes.extend(said_of(signal.called, plain, found.scales[place]))
+            scale = heard(plain, steady, other)
+            classes = scores and signal.kind == "output" and are_scores(np.stack(values), values[0].ndim)
+            found.scales[place] = Scores(scale) if classes else scale
+            found.notes.extend(said_of(signal.called, plain, scale))
     if not found.scales:
         raise ModelError(
             f"nothing that the model gives can be trained on: {why[0] if why else 'it has no float output'}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
+import gc
 import json
 import os
 import re
@@ -30,7 +31,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onnxsparse.passes import calibration_asked
-from tests import messages, warm
+from tests import in_memory, messages, warm
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -163,6 +164,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[messages.UPDATE] = "yes"
 
 
+    in_memory.begin(config)
 @pytest.hookimpl(trylast=True)  # of what the marks leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     changing = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{6}", item.nodeid)]
@@ -171,6 +173,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             f"several processes run these tests: give it a name that is the same in each: {changing[0]}"
         )
     kept = items
+def pytest_unconfigure(config: pytest.Config) -> None:
+    in_memory.end(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What all tests share, libraries above all, is not looked through again and again for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
     if config.getoption("--other-runtime"):
         kept = [item for item in kept if not _place(item).startswith(WITHOUT_RUNTIME)]
     if config.getoption("--with-torch"):

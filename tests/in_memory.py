@@ -21,7 +21,7 @@ import pytest
 with contextlib.suppress(ImportError):  # not on Windows, which has no such place either
     import fcntl
 
-PLACE, PREFIX = Path("/dev/shm"), "onnxsparse-tests-"
+PLACE, PREFIX = Path("/dev/shm"), "osp-"
 ROOM = 1 << 30
 """What has to be free. The files of all tests together take half of it."""
 YOUNG = 60.0
@@ -40,6 +40,7 @@ def begin(config: pytest.Config, place: Path = PLACE) -> None:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     config.stash[_HELD] = folder, _lock(folder)
     _set_place(str(folder))
+    config.option.basetemp = str(folder / "t")  # short names: some messages show the start of one only
 
 
 def end(config: pytest.Config) -> None:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Config:
     """As much of pytest's as is asked for."""
 
     def __init__(self, **options: Any) -> None:
-        self.options, self.stash = options, pytest.Stash()
+        self.options, self.stash, self.option = options, pytest.Stash(), SimpleNamespace()
 
     def getoption(self, name: str, default: Any = None) -> Any:
         return self.options.get(name, default)
@@ -45,6 +46,7 @@ def test_a_run_in_several_processes_has_a_folder_there_until_it_ends(tmp_path: P
     in_memory.begin(config, tmp_path)
     (folder,) = left(tmp_path)
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(folder)
+    assert Path(config.option.basetemp).parent == folder
     (folder / "file").touch()
     in_memory.end(config)
     assert not left(tmp_path)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-COLD = ("engines/ort/test_building", "engines/ort/test_trial")
+COLD = ("engines/ort/test_building",)
 """Tests of workers themselves."""
 AVAILABLE = "forkserver" in multiprocessing.get_all_start_methods()
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,7 +73,7 @@ def _child(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, 
 
 def _start_server() -> None:
     """The process that has loaded the libraries; it ends with this one."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.warm_libraries"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.warm", "tests.warm_libraries"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("PYTHONHASHSEED", "0")

@@ -134,6 +134,7 @@ WITHOUT_RUNTIME = (
     "test_depthwise",
     "test_graphsurgeon.py::test_a_graph_comes_to",
     "test_house",
+    "test_in_memory",
     "test_killed_writers",
     "test_make",
     "test_options",
@@ -179,9 +180,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What all tests share, libraries above all, is not looked through again and again for garbage."""
+    """What all tests share, libraries above all, is never looked through for garbage, what tests make less often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.hookimpl(trylast=True)  # of what the marks leave

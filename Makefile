@@ -77,7 +77,7 @@ check: $(VENV)/.engine
 	@$(RUN_TESTS) $(HALVES) test-torch ruff format mypy
 
 test-venv: $(VENV)/.dev
-	$(VENV)/bin/python $(PYTEST)
+	$(VENV)/bin/python $(PYTEST) $$(if grep --quiet ort $(VENV)/.engine; then echo --beside-other-runtime; fi)
 
 test-runtime: $(PLAIN)/.test
 	$(PLAIN)/bin/python $(PYTEST) --other-runtime

@@ -1,16 +1,19 @@
-"""What all tests share: nothing depends on the machine or the shell, and two smaller selections of them.
+"""What all tests share: nothing depends on the machine or the shell, and smaller selections of them.
 
 1. One thread, a terminal of 80 columns without colours, no property that fails by the clock.
 2. `--quick` takes a sample: each 16th case of a test, each 32nd test of the modules that take long.
 3. `--other-runtime` is for a second environment with another onnxruntime: it leaves out what has run in the first one
    and has nothing to do with onnxruntime. A test that runs a model cannot be left out: it fails in the first one.
-4. `--with-torch` is for an environment with torch: it leaves out what has run without it, which is each test that does
+4. `--beside-other-runtime` is for the first environment where there is a second one: of random graphs by the hundred,
+   which are about our passes, each of the two judges every other test. Without it the first one judges all of them.
+5. `--with-torch` is for an environment with torch: it leaves out what has run without it, which is each test that does
    not say `torch` in itself, in its cases or in its fixtures, in a module that does not need it as a whole.
 """
 
 from __future__ import annotations
 
 import difflib
+import gc
 import hashlib
 import inspect
 import json
@@ -30,7 +33,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onnxsparse.passes import calibration_asked
-from tests import messages, warm
+from tests import in_memory, messages, warm
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -131,6 +134,7 @@ WITHOUT_RUNTIME = (
     "test_depthwise",
     "test_graphsurgeon.py::test_a_graph_comes_to",
     "test_house",
+    "test_in_memory",
     "test_killed_writers",
     "test_make",
     "test_options",
@@ -145,22 +149,41 @@ WITHOUT_RUNTIME = (
     "test_values",
 )
 """Modules and tests in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
+ABOUT_TESTS = ("channels/test_traps.py::test_a_weight_reordered_alone", "conformance/test_conformance_mutations")
+"""They run models, and hold that other tests see what is wrong: one runtime is enough."""
+SHARED = ("conformance/test_random_paths.py::test_random_paths",)
+"""Random graphs by the hundred: each is judged by one of two runtimes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a sample of the tests, in a minute")
     parser.addoption("--other-runtime", action="store_true", help="leave out what has nothing to do with onnxruntime")
+    parser.addoption("--beside-other-runtime", action="store_true", help="leave out what --other-runtime judges")
     parser.addoption("--with-torch", action="store_true", help="leave out what has nothing to do with torch")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest asks where its folders are
 def pytest_configure(config: pytest.Config) -> None:
+    in_memory.begin(config)
     if config.getoption("--update-golden"):
         if config.getoption("numprocesses", None):
             raise pytest.UsageError(
                 "--update-golden writes files that all tests share: run it in one process, without -n"
             )
         os.environ[messages.UPDATE] = "yes"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    in_memory.end(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What all tests share, libraries above all, is never looked through for garbage, what tests make less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.hookimpl(trylast=True)  # of what the marks leave
@@ -172,7 +195,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     kept = items
     if config.getoption("--other-runtime"):
-        kept = [item for item in kept if not _place(item).startswith(WITHOUT_RUNTIME)]
+        kept = [item for item in kept if not _place(item).startswith((*WITHOUT_RUNTIME, *ABOUT_TESTS))]
+        kept = _every_other_shared(kept, 1)
+    if config.getoption("--beside-other-runtime"):
+        kept = _every_other_shared(kept, 0)
     if config.getoption("--with-torch"):
         kept = [item for item in kept if _says_torch(item)]
     if config.getoption("--quick"):
@@ -209,6 +235,12 @@ def _place(item: pytest.Item) -> str:
 
 def _name(path: Path) -> str:
     return path.relative_to(HERE).as_posix()
+
+
+def _every_other_shared(items: list[pytest.Item], first: int) -> list[pytest.Item]:
+    shared = [item for item in items if _place(item).startswith(SHARED)]
+    others = {*shared[1 - first :: 2]}
+    return [item for item in items if item not in others]
 
 
 def _sample(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -201,7 +201,7 @@ def test_nothing_is_keyed_by_id() -> None:
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Name) and node.id == "id"
     }
     assert found == set(BY_ID)

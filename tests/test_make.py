@@ -43,6 +43,7 @@ def summed_up(folder: Path, repository: Path, *targets: str) -> tuple[int, list[
     for name, text in {"good": GOOD, "mixed": MIXED, "dies": DIES}.items():
         (folder / f"{name}.py").write_text(text)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "PYTEST"))}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "yes"  # to load them takes longer than the tests
     command = [sys.executable, str(repository / "tools" / "run_tests.py"), *targets]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout.splitlines()
@@ -99,6 +100,25 @@ def test_every_half_tells_its_results(target: str, repository: Path) -> None:
     (line,) = (line for line in recipe(repository, target, "RESULTS=here.xml") if "-m pytest" in line)
     assert "--junit-xml=here.xml" in line
     assert ("--other-runtime" in line) == (target == "test-runtime")
+    assert ("--beside-other-runtime" in line) == (target == "test-venv")
+
+
+class Item:
+    """As much of a test as its selection asks for."""
+
+    def __init__(self, tests: Path, module: str, name: str) -> None:
+        self.path, self.name = tests / module, name
+
+
+def test_two_runtimes_share_random_graphs_and_one_of_them_has_each(selections: ModuleType, repository: Path) -> None:
+    items = [Item(repository / "tests", "test_make.py", "test_it")]
+    for place in selections.SHARED:
+        module, _, name = place.partition("::")
+        items += [Item(repository / "tests", module, f"{name}[{part}]") for part in range(8)]
+    halves = [{*selections._every_other_shared(items, first)} for first in (0, 1)]
+    assert halves[0] & halves[1] == {items[0]}
+    assert halves[0] | halves[1] == {*items}
+    assert len(halves[0]) == len(halves[1])
 
 
 def test_ci_runs_what_make_checks(repository: Path) -> None:
@@ -118,7 +138,7 @@ def selections(pytestconfig: pytest.Config, repository: Path) -> ModuleType:
 def test_what_selects_modules_names_some(selections: ModuleType, repository: Path) -> None:
     tests = repository / "tests"
     modules = [path.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")]
-    for start in (*selections.LENGTHY, *selections.WITHOUT_RUNTIME):
+    for start in (*selections.LENGTHY, *selections.WITHOUT_RUNTIME, *selections.ABOUT_TESTS, *selections.SHARED):
         module, _, name = start.partition("::")
         named = [one for one in modules if one.startswith(module)]
         assert named, start

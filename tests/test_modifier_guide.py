@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from onnxsparse.engines.ort import library
+from tests import warm
 
 FILE = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLAIN = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -73,10 +72,8 @@ def site(guide: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.F
 
 def python(repository: Path, code: list[str], *paths: Path, folder: Path | None = None) -> tuple[int, str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [repository, *paths])), "COLUMNS": "160"}
-    command = [sys.executable, "-W", "error", "-W", "ignore:onnxsparse.:DeprecationWarning", *code]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder or repository, env=environment, timeout=600
-    )
+    words = ["-W", "error", "-W", "ignore:onnxsparse.:DeprecationWarning", *code]
+    done = warm.python(words, cwd=folder or repository, env=environment)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -126,11 +123,3 @@ def test_a_package_that_does_not_load_is_said(repository: Path, tmp_path: Path, 
     assert code == 2
     assert f"the installed plug-in BrokenModifier ({place}) does not load{problem}" in says
     assert len(says.splitlines()) == 1
-
-
-@pytest.mark.parametrize("site", ["new"], indirect=True)  # old names are found when a program runs, by no type checker
-def test_the_guide_is_clean_for_the_type_checker(repository: Path, site: Path) -> None:
-    pytest.importorskip("mypy")
-    options = ["--strict", "--follow-imports=silent", "--cache-dir", str(site / "mypy")]
-    code, says = python(repository, ["-W", "default", "-m", "mypy", *options, str(site / "onnxsparse_limits")])
-    assert code == 0, says

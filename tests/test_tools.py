@@ -130,9 +130,8 @@ def test_strict_and_mistakes(digits_cnn: Path, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("name", [*SCRIPTS, "model_quantize_qat_export", "train_with_artifacts", "graph_passes"])
 def test_a_script_runs_from_anywhere_and_explains_itself(name: str, repository: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(repository / "tools" / f"{name}.py"), "--help"]
-    environment = {"PYTHONPATH": str(repository)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=600)
+    words = [str(repository / "tools" / f"{name}.py"), "--help"]
+    done = warm.python(words, cwd=tmp_path, env={"PYTHONPATH": str(repository)})
     assert done.returncode == 0
     assert "usage:" in done.stdout
 

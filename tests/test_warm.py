@@ -41,6 +41,12 @@ def test_an_error_is_told() -> None:
     assert done.stderr.endswith("ValueError: so\n")
 
 
+def test_filters_of_warnings_are_heeded() -> None:
+    warns = "import warnings; warnings.warn('so', UserWarning); print('lived')"
+    assert warm.python(["-W", "error", "-c", warns]).stderr.endswith("UserWarning: so\n")
+    assert warm.python(["-W", "error", "-W", "ignore:so:UserWarning", "-c", warns]).stdout == "lived\n"
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system that kills")
 def test_it_dies_alone() -> None:
     assert warm.python(["-c", f"import os; os.kill(os.getpid(), {signal.SIGKILL:d})"]).returncode == -signal.SIGKILL

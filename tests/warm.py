@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-COLD = ("engines/ort/test_building", "engines/ort/test_trial")
+COLD = ("engines/ort/test_building",)
 """Tests of workers themselves."""
 AVAILABLE = "forkserver" in multiprocessing.get_all_start_methods()
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def python(
     words: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None, work: int = 600
 ) -> subprocess.CompletedProcess[str]:
-    """What `python -c CODE ...`, `python -m MODULE ...` or `python SCRIPT ...` comes to; it is killed where it takes
-    more than so many seconds of CPU time."""
+    """What `python -c CODE ...`, `python -m MODULE ...` or `python SCRIPT ...` comes to, each also behind `-W FILTER`;
+    it is killed where it takes more than so many seconds of CPU time."""
     env = os.environ if env is None else env
     if not AVAILABLE:
         command = [sys.executable, *words]
@@ -73,7 +73,7 @@ def _child(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, 
 
 def _start_server() -> None:
     """The process that has loaded the libraries; it ends with this one."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.warm_libraries"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.warm", "tests.warm_libraries"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("PYTHONHASHSEED", "0")
@@ -93,6 +93,9 @@ def _work(words: Sequence[str], folder: str, env: Mapping[str, str], out: str, e
     tempfile.tempdir = None
     _draw_other_numbers()
     sys.path[:0] = [folder, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    while words[0] == "-W":
+        warnings._processoptions([words[1]])  # type: ignore[attr-defined]  # as Python does when it starts
+        words = words[2:]
     if words[0] == "-m":
         sys.argv = [*words[1:]]
         warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)  # of course it is

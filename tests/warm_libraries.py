@@ -7,7 +7,7 @@ import gc
 import importlib
 
 import onnxsparse
-from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort import library, rewrites
 
 MODULES = (
     "onnxsparse.cli",
@@ -24,7 +24,8 @@ for name in onnxsparse.__all__:
     getattr(onnxsparse, name)
 if library.available():
     library.training()
-for name in ("onnxruntime", "scipy.optimize"):
+    rewrites.known()
+for name in ("onnxruntime", "scipy.optimize", "sklearn.datasets"):
     with contextlib.suppress(ImportError):  # where it is installed
         importlib.import_module(name)
 gc.freeze()  # children share all of this

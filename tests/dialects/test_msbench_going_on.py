@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -13,6 +11,7 @@ import pytest
 
 from onnxsparse.dialects.msbench.runner import SparseRunner
 from onnxsparse.errors import OptionError
+from tests import warm
 from tests.dialects.nets import onnx_model, random
 from tests.dialects.test_msbench_runner import AMBA, ROOT, desk, trains
 from tests.messages import refusing
@@ -23,8 +22,7 @@ def amba(**more):
 
 
 def script(path, *words):
-    found = [sys.executable, str(ROOT / "tools" / "train_sparse.py"), "--config", path, *words]
-    return subprocess.run(found, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    return warm.python([str(ROOT / "tools" / "train_sparse.py"), "--config", path, *words], cwd=ROOT)
 
 
 @pytest.fixture(scope="module")

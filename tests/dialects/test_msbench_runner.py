@@ -18,6 +18,7 @@ from onnxsparse.dialects.msbench.runner import STEPS, SparseRunner
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import ModelError, OptionError
+from tests import warm
 from tests.dialects.nets import numbers, onnx_model, random
 from tests.messages import refusing
 from tools import train_sparse
@@ -211,8 +212,7 @@ def test_steps_have_names_and_evaluation_changes_nothing(tmp_path, capsys):
     first = Telling(path).run()
     assert seen == list(STEPS)
     before = {one: one.stat().st_mtime_ns for one in (tmp_path / "saved").rglob("*") if one.is_file()}
-    script = [sys.executable, str(ROOT / "tools" / "train_sparse.py"), "--config", path, "-e"]
-    found = subprocess.run(script, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    found = warm.python([str(ROOT / "tools" / "train_sparse.py"), "--config", path, "-e"], cwd=ROOT)
     assert found.returncode == 0, found.stderr
     assert f"accuracy {first['accuracy']:.4f}" in found.stdout
     assert {one: one.stat().st_mtime_ns for one in (tmp_path / "saved").rglob("*") if one.is_file()} == before

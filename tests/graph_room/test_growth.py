@@ -131,11 +131,11 @@ def test_the_work_grows_with_the_number_of_weights(
     made: Callable[[int], ModelProto], by_files: bool, tmp_path: Path
 ) -> None:
     step, counts = 24, []
-    for times in (1, 1, 2, 3):  # the first time for what is done once only
+    for size in (2, step, 2 * step, 3 * step):  # the first time for what is done once only
         folder = tmp_path / str(len(counts)) if by_files else None
         if folder is not None:
             folder.mkdir()
-        work = cycle(made(times * step), folder)
+        work = cycle(made(size), folder)
         counts.append(lines(work))
     once, twice, thrice = counts[1:]
     assert twice > once

@@ -138,7 +138,10 @@ def test_nor_do_all_of_a_recipe(text: str) -> None:
         seconds, problem = seconds_of(text)
         return seconds - reading, problem
 
-    seconds, problem = min(beyond() for _ in range(3))  # a machine that does other things, too, is slower now and then
+    for _ in range(3):  # a machine that does other things, too, is slower now and then
+        seconds, problem = beyond()
+        if seconds < 5 * SECONDS:
+            break
     assert seconds < 5 * SECONDS, problem
     assert re.fullmatch(r"(the recipe, line \d+: [^\n]{1,300})?", problem), problem
 

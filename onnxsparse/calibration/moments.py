@@ -143,7 +143,9 @@ class Moments:
         if weights is None:
             return drawn_together(rows, size, self._share), drawn_together(wanted, size, self._share), None
         roots = np.sqrt(weights)[:, None]
-        x, y, ones = (drawn_together(part, size, self._share) for part in (rows * roots, wanted * roots, roots))
+        with np.errstate(invalid="ignore"):  # what is not finite is left out
+            parts = rows * roots, wanted * roots, roots
+        x, y, ones = (drawn_together(part, size, self._share) for part in parts)
         return x, y, ones[:, 0]
 
     def _asked(self, rows: Array, wanted: Array, matrix: Array) -> tuple[Array, Array]:

@@ -288,7 +288,8 @@ class KL(Loss):
 #
 #     loss = mean over tensors of mean((student - dense)^2 / unit)
 #
-# 1. The unit of a tensor is the variance of all of it: logits of one classifier are of one kind.
+# 1. The unit of a tensor is the variance of all of it: logits of one classifier are of one kind. Columns that stand
+#    still beside others have no part in it: a class may be ruled out by -1e9.
 # 2. Columns of a tensor that vary by very different amounts are of different kinds, such as a temperature beside a
 #    share: each has the unit of its own, or the larger ones would be all that counts. A column that does not vary
 #    counts in the unit of the tensor.
@@ -315,8 +316,9 @@ NOISE, LOUDEST = 0.1, 30.0
 """Weights moved by that share of their size move nothing by more than so many of its units, in the square."""
 MANY = 10.0
 """Times that a unit has to be the variance to be worth a word."""
-WILD = 400.0
-"""The largest variance of class scores: beyond it a softmax is 0 or 1, and numbers are pixels or prices, not scores."""
+TOGETHER = 0.1
+"""Scores of classes move together by less than that share of what independent numbers do. Networks that were trained by
+cross-entropy are at 0.005 to 0.27, regressions at 0.5 and more."""
 IN_VARIANCES = "mean squared distance to the dense model, in variances of each output"
 BY_COLUMN = f"{IN_VARIANCES} column"
 
@@ -433,7 +435,11 @@ def scale_along(samples: Array, rank: int, said: int | None = None, squashed: bo
     axes = [class_axis(rank, said) - rank] if known or rank == 2 else [-1, -2]
     spreads = [_spread(_rows(wide, axis), squashed) for axis in axes]
     best = 1 if len(axes) == 2 and spreads[1] >= WIDELY * spreads[0] else 0
-    return _by_columns(_rows(wide, axes[best]), whole, axes[best], squashed) if spreads[best] >= WIDELY else whole
+    rows = _rows(wide, axes[best])
+    if spreads[best] >= WIDELY:
+        return _by_columns(rows, whole, axes[best], squashed)
+    still = _still(rows)
+    return scale_of(rows[:, ~still]) if len(rows) >= ENOUGH and still.any() and not still.all() else whole
 
 
 def heard(scale: Plain, steady: Array, moved: Array) -> Plain:
@@ -488,14 +494,26 @@ def unit_in_words(scales: Iterable[Scale]) -> str:
 
 
 def are_scores(samples: Array, rank: int) -> bool:
-    """Whether a tensor of that rank looks like the scores of classes, before a softmax, for many samples: one is likely
-    for most samples, and not the same one."""
+    """Whether a tensor of that rank looks like the scores of classes, before a softmax, for many samples.
+
+    1. One class is likely for most samples, and not always the same one.
+    2. The mean of a sample's scores hardly varies: a softmax does not see it, so training leaves it where it was.
+       That of other numbers varies by as much as their variance over how many there are.
+    """
     if rank != 2 or samples.shape[-1] < 2 or all_shares(samples):
         return False
     rows = np.asarray(samples, np.float64).reshape(-1, samples.shape[-1])
-    if not np.isfinite(rows).all() or rows.var() > WILD or len(np.unique(rows.argmax(axis=1))) < 2:
+    if len(rows) < ENOUGH or not np.isfinite(rows).all() or len(np.unique(rows.argmax(axis=1))) < 2:
         return False
-    return bool(np.exp(log_softmax(rows, 1)).max(axis=1).mean() > (1 + 1 / rows.shape[1]) / 2)
+    together = rows.mean(axis=1).var() * rows.shape[1]
+    likely = np.exp(log_softmax(rows, 1)).max(axis=1).mean()
+    return bool(together < TOGETHER * rows.var(axis=0).mean() and likely > (1 + 1 / rows.shape[1]) / 2)
+
+
+def _still(rows: Array) -> Array:
+    """The columns that stand still, such as that of a class which is ruled out by -1e9."""
+    found: Array = rows.var(axis=0) <= STILL * np.mean(rows * rows, axis=0)
+    return found
 
 
 def _rows(values: Array, axis: int) -> Array:

@@ -62,10 +62,11 @@ class Feeds:
         """How many samples there are; of what a function yields that is known when all came once."""
         self._proto, self._kinds = proto, _shapes(proto)
         fixed = [shape[self.axes.get(name, 0)] for name, shape in self._kinds.items() if shape and self._by_rows(name)]
-        self._fixed = next((size for size in fixed if size), 0)
+        self.fixed = next((size for size in fixed if size), 0)
+        """How many samples the model takes at a time; 0 where that is open."""
         single = any(shape == [] and self._by_rows(name) for name, shape in self._kinds.items())
-        self.size = self._fixed or (1 if single else self._few())
-        if self.count > self.size and not self._fixed:
+        self.size = self.fixed or (1 if single else self._few())
+        if self.count > self.size and not self.fixed:
             self.size = min(self.size, -(-self.count // parts))
         fed = {field.name for field in data.fields} | set(self.states)
         past = {name: shape or () for name, shape in self._kinds.items() if name not in fed}
@@ -92,7 +93,7 @@ class Feeds:
             seen += wanted
             if not self.limit and not isinstance(self.data, Samples) and seen > MOST:
                 raise OptionError(f"{self.data.called} yields more than {MOST} samples; say how many with --samples")
-            rows = np.resize(np.arange(wanted), self._fixed or wanted)
+            rows = np.resize(np.arange(wanted), self.fixed or wanted)
             yield Given(batch if len(rows) == count == wanted else self._cut(batch, rows), wanted)
             if self.stage:
                 progress.advance(self.stage, seen, max(self.count, seen))

@@ -83,12 +83,16 @@ def sensitivity_of(
     probes: dict[tuple[CalibratedLayer, int], list[list[Blocks]]] = {}
     squares = {key: PositionEnergies() for key in nodes.values() if key[0].reductions[key[1]].weighs_positions}
     reached, left, total = set[CalibratedLayer](), PROBE_BYTES, max(sum(sizes), 1)
+    wild: dict[str, None] = {}
     progress.advance("take gradients", 0, len(sizes) * draws)
     for number, found in enumerate(gradients):
         batch, draw = divmod(number, draws)
         probing = batch == 0 or (left > 0 and sum(sizes[: batch + 1]) <= PROBED)
         for name, gradient in found.items():
             layer, which = nodes[name]
+            if not np.isfinite(gradient).all():
+                wild.setdefault(name)
+                gradient = np.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
             blocks = layer.reductions[which].by_output(gradient)
             reached.add(layer)
             for outputs, block in zip(layer.reductions[which].outputs, blocks):
@@ -109,7 +113,9 @@ def sensitivity_of(
     kept_probes = {key: kept for key, kept in probes.items() if key[0] in rows}
     weights = {key: one.weights(sizes) for key, one in squares.items() if key[0] in rows}
     positions = {key: one for key, one in weights.items() if len(one) == len(sizes)}
-    return Sensitivity(rows, kept_probes, shares=shares, positions=positions)
+    more = f" and of {len(wild) - 1} more" if len(wild) > 1 else ""
+    notes = [f"the gradient of '{name}'{more} is no number for some samples: it counts nothing there" for name in wild]
+    return Sensitivity(rows, kept_probes, notes=tuple(notes[:1]), shares=shares, positions=positions)
 
 
 def first_batches(sizes: Sequence[int]) -> int:

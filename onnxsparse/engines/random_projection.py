@@ -72,7 +72,12 @@ class Projection:
         return (signs if counted is None else signs * counted) * np.float32(self.scales[name])
 
     def agrees(self, feed: int, value: float) -> bool:
-        """Whether the projection of a feed, in the first draw, has this value: the model is what it was then."""
+        """Whether the projection of a feed, in the first draw, has this value: the model is what it was then.
+
+        Where some elements of a target are not finite, the value may not be either, and says nothing.
+        """
+        if not np.isfinite(value) and any((feed, name) in self.counted for name in self.scales):
+            return True
         sums = [
             (self.scales[name] * total, self.scales[name] * norm)
             for name, (total, norm) in self.sums[feed].items()

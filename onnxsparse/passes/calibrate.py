@@ -153,8 +153,15 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     first = next((name for name in found[0] if np.ndim(found[0][name])), "") if found else ""
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
+    notes, fillers = feeds.notes, sum(sizes) - feeds.count
+    if feeds.fixed and len(found) > 1 and 0 < fillers < feeds.fixed and not feeds.states:
+        notes.append(
+            f"the last {feeds.fixed - fillers} of {feeds.count} samples do not fill a batch of {feeds.fixed}, which "
+            "the model takes, and are left out"
+        )
+        del found[-1], sizes[-1]
     held = max(1, len(found) // HELD) if len(found) > 1 else 0
-    samples = Samples(found, sizes, held, tuple(feeds.notes), frozenset(feeds.data.shared))
+    samples = Samples(found, sizes, held, tuple(notes), frozenset(feeds.data.shared))
     return samples if feeds.states else sound(samples, feeds.axes, feeds.data.shared)
 
 
@@ -164,7 +171,7 @@ def _by_gradients(asked: Asked, axes: SampleAxes, batches: Samples, layers: Laye
         layers.model.copy_proto(), names, batches.feeds, asked.engine, DRAWS, asked.seed, axes.inputs or None
     )
     known = sensitivity_of(layers.layers, found, batches.sizes, DRAWS)
-    return replace(known, unreached=found.unreached, engine=found.engine, notes=tuple(found.notes))
+    return replace(known, unreached=found.unreached, engine=found.engine, notes=(*found.notes, *known.notes))
 
 
 @contextmanager

@@ -110,6 +110,11 @@ def _parted(data: Data, asked: Asked) -> tuple[Samples, Samples]:
     held = min(MOST, max(LEAST, whole.count // PART))
     seen = min(asked.samples, whole.count - held)
     if seen < held // 2:
+        if asked.samples <= seen:
+            raise OptionError(
+                f"--max-loss measures on {held} samples that calibration does not see, which takes half as many at "
+                f"least: --samples {asked.samples} are too few; pass more, or --eval-data"
+            )
         raise OptionError(
             f"--max-loss measures on {LEAST} samples or more that calibration does not see, and there are "
             f"{whole.count} in all; pass --eval-data"

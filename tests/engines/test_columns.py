@@ -84,6 +84,13 @@ def test_columns_that_stand_still_do_not_count_as_small() -> None:
     assert wide.each[2:5] == (whole, whole, whole)
 
 
+def test_a_class_that_is_ruled_out_has_no_part_in_the_unit() -> None:
+    rows = numbers(64, 4)
+    ruled = np.concatenate([rows, np.full((64, 1), -1e9, np.float32)], axis=1)
+    assert scale_along(ruled, 2) == pytest.approx(losses.scale_of(rows))
+    assert scale_along(ruled[:, 4:], 2) == losses.scale_of(ruled[:, 4:])
+
+
 def test_few_rows_say_nothing() -> None:
     assert isinstance(scale_along(numbers(8, 3) * FAR_APART, 2), float)
 

@@ -102,7 +102,7 @@ def chosen() -> ModelProto:
 def classes(scale: float = 4.0) -> ModelProto:
     """Scores of ten classes, one of which is mostly likely."""
     nodes, stored = trunk(10)
-    stored["w2"] *= np.float32(scale)
+    stored["w2"] = (stored["w2"] - stored["w2"].mean(axis=1, keepdims=True)) * np.float32(scale)
     return net([*nodes, make_node("Identity", ["c"], ["y"])], stored, ["N", 8], {"y": ["N", 10]})
 
 
@@ -242,13 +242,15 @@ def test_of_class_scores_the_divergence_counts_beside_the_distance() -> None:
 
 
 def test_what_looks_like_class_scores() -> None:
-    scores = numbers(64, 10) * 6
+    plain = numbers(64, 10) * 6
+    scores = plain - plain.mean(axis=1, keepdims=True)
     assert are_scores(scores, 2)
     assert are_scores(scores.reshape(4, 16, 10), 2)  # batches of them
     others = {
         "no class is likely": scores / 10,
         "always the same class": np.sort(scores, axis=1),
-        "pixels": scores * 10,
+        "numbers that a softmax was never behind": plain,
+        "too few": scores[:8],
         "one number": scores[:, :1],
         "shares": np.eye(10, dtype=np.float32)[scores.argmax(1)],
         "not finite": np.where(scores > 10, np.inf, scores),

@@ -143,7 +143,7 @@ class Differentiation(Job):
 
     def _first(self, made: Mapping[str, str], loss: str, feed: Feed) -> dict[str, Array]:
         found, _ = GradientSession(self.at(GRADIENTS), made, loss)(feed)
-        bad = next((name for name, array in found.items() if not np.isfinite(array).all()), None)
+        bad = next((name for name, array in found.items() if array.size and not np.isfinite(array).any()), None)
         if bad is not None:
             raise ModelError(f"the engine's gradient of '{bad}' is no number; try --engine torch")
         return found

@@ -98,7 +98,8 @@ class Feeds:
             elif name in moving or not moving:
                 plain = scale_along(values, values.ndim - 1, signal.axis, name in behind)
                 scale = heard(plain, steady[name], moved[name])
-                classes = scores and signal.kind == "output" and are_scores(values, values.ndim - 1)
+                wanted = scores and signal.kind == "output" and isinstance(plain, float)
+                classes = wanted and are_scores(values, values.ndim - 1)
                 made.scales[name] = Scores(scale) if classes else scale
                 made.notes += said_of(signal.called, plain, scale)
         if not made.scales:

@@ -145,7 +145,9 @@ def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
 def _alike(one: Array | None, other: Array) -> bool:
     if one is None or one.shape != other.shape:
         return False
-    return bool(np.abs(one - other).max(initial=0.0) <= ALIKE * max(float(np.abs(other).max(initial=0.0)), 1e-6))
+    with np.errstate(invalid="ignore"):
+        far = np.where(one == other, 0.0, np.abs(one - other)).max(initial=0.0)
+    return bool(far <= ALIKE * max(float(np.abs(other[np.isfinite(other)]).max(initial=0.0)), 1e-6))
 
 
 # -- What float16 needs: losses are scaled up, so that small gradients do not vanish, and gradients down again.

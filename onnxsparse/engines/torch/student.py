@@ -277,7 +277,8 @@ def measured(
             plain = scale_along(np.stack(values), values[0].ndim, signal.axis, signal.name in behind)
             steady, other = (np.stack(some) for some in zip(*_both(answers, others, place)))
             scale = heard(plain, steady, other)
-            classes = scores and signal.kind == "output" and are_scores(np.stack(values), values[0].ndim)
+            wanted = scores and signal.kind == "output" and isinstance(plain, float)
+            classes = wanted and are_scores(np.stack(values), values[0].ndim)
             found.scales[place] = Scores(scale) if classes else scale
             found.notes.extend(said_of(signal.called, plain, scale))
     if not found.scales:

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime import InferenceSession
 
 import onnxsparse as osp
 from onnxsparse.engines.ort import library
 from onnxsparse.math.values import Array
+from tests.engines.small_nets import run
 
 WIDTH, LENGTH = 16, 5
 
@@ -53,7 +53,7 @@ def words(count: int = 64, padded: tuple[int, ...] = ()) -> Array:
 
 
 def distance(model: onnx.ModelProto, x: Array) -> float:
-    ours, dense = (InferenceSession(one.SerializeToString()).run(None, {"x": x})[0] for one in (model, net()))
+    ours, dense = (run(one, x)["y"] for one in (model, net()))
     return float(np.square(ours - dense).mean() / dense.var())
 
 

@@ -353,7 +353,7 @@ class Columns:
         return _rows(values, self.axis)
 
 
-Plain = Union[float, Columns]
+DistanceScale = Union[float, Columns]
 
 
 @dataclass(frozen=True)
@@ -361,10 +361,10 @@ class Scores:
     """The scale of class scores, before a softmax: beside the distance in it counts their divergence (`KL` at
     temperature 1) along the last axis."""
 
-    within: Plain
+    distance: DistanceScale
 
 
-Scale = Union[Plain, Scores]
+Scale = Union[DistanceScale, Scores]
 
 
 @dataclass(frozen=True)
@@ -381,15 +381,13 @@ class Distill(Loss):
 
     def _value(self, student: Array, target: Array, place: int) -> float:
         scale = self._scale(place)
-        if isinstance(scale, Scores):
-            return in_units((student - target) ** 2, scale.within) + DIVERGENCE.value([student], [target])
-        return in_units((student - target) ** 2, scale)
+        found = in_units((student - target) ** 2, distance_scale(scale))
+        return found + DIVERGENCE.value([student], [target]) if isinstance(scale, Scores) else found
 
     def _gradient(self, student: Array, target: Array, place: int) -> Array:
         scale = self._scale(place)
-        plain = scale.within if isinstance(scale, Scores) else scale
-        gradient: Array = (student - target) * (2.0 / student.size / _divisor(plain))
-        return gradient + DIVERGENCE.gradient([student], [target])[0] if isinstance(scale, Scores) else gradient
+        found: Array = (student - target) * (2.0 / student.size / _divisor(distance_scale(scale)))
+        return found + DIVERGENCE.gradient([student], [target])[0] if isinstance(scale, Scores) else found
 
     def _scale(self, place: int) -> Scale:
         return self.scales[place] if self.scales else 1.0
@@ -398,14 +396,14 @@ class Distill(Loss):
 DIVERGENCE = KL(temperature=1.0, axis=-1)
 
 
-def in_units(squares: Array, scale: Plain) -> float:
+def in_units(squares: Array, scale: DistanceScale) -> float:
     """The mean of squares in units of a scale."""
     if isinstance(scale, Columns):
         return float(np.mean(squares / scale.array))
     return float(np.mean(squares) / scale)
 
 
-def _divisor(scale: Plain) -> Array | float:
+def _divisor(scale: DistanceScale) -> Array | float:
     return scale.array if isinstance(scale, Columns) else scale
 
 
@@ -421,7 +419,7 @@ def scale_of(samples: Array) -> float:
     return scale if scale > SMALLEST else 1.0
 
 
-def scale_along(samples: Array, rank: int, said: int | None = None, squashed: bool = False) -> Plain:
+def scale_along(samples: Array, rank: int, said: int | None = None, squashed: bool = False) -> DistanceScale:
     """The scale of a tensor of that rank, or of its columns where these are of different kinds.
 
     `samples` are many of it, along further axes in front; `said` is what the graph says of its columns' axis, and
@@ -438,11 +436,11 @@ def scale_along(samples: Array, rank: int, said: int | None = None, squashed: bo
     rows = _rows(wide, axes[best])
     if spreads[best] >= WIDELY:
         return _by_columns(rows, whole, axes[best], squashed)
-    still = _still(rows)
-    return scale_of(rows[:, ~still]) if len(rows) >= ENOUGH and still.any() and not still.all() else whole
+    lively = _variances(rows, squashed)[1] if len(rows) >= ENOUGH else np.ones(1, bool)
+    return whole if lively.all() or not lively.any() else scale_of(rows[:, lively])
 
 
-def heard(scale: Plain, steady: Array, moved: Array) -> Plain:
+def heard(scale: DistanceScale, steady: Array, moved: Array) -> DistanceScale:
     """A scale that is at least a part of what the tensor moves by: `moved` are its values with weights moved by
     `NOISE`, and `steady` those without."""
     with np.errstate(all="ignore"):
@@ -468,7 +466,7 @@ def size_of(array: Array) -> float:
     return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
 
 
-def said_of(called: str, plain: Plain, scale: Plain) -> list[str]:
+def said_of(called: str, plain: DistanceScale, scale: DistanceScale) -> list[str]:
     """What is to be known of the unit of a tensor, before and after it was `heard`."""
     notes = [plain.told(called)] if isinstance(plain, Columns) else []
     times = [new / old for new, old in zip(_each(scale), _each(plain))]
@@ -481,16 +479,29 @@ def said_of(called: str, plain: Plain, scale: Plain) -> list[str]:
     return notes
 
 
-def _each(scale: Plain) -> tuple[float, ...]:
+def _each(scale: DistanceScale) -> tuple[float, ...]:
     return scale.each if isinstance(scale, Columns) else (scale,)
+
+
+def distance_scale(scale: Scale) -> DistanceScale:
+    """The scale of the distance, whatever counts beside it."""
+    return scale.distance if isinstance(scale, Scores) else scale
 
 
 def unit_in_words(scales: Iterable[Scale]) -> str:
     """What the loss over tensors of these scales is, and in which unit."""
     known = list(scales)
-    plain = [scale.within if isinstance(scale, Scores) else scale for scale in known]
-    found = BY_COLUMN if any(isinstance(scale, Columns) for scale in plain) else IN_VARIANCES
-    return found if plain == known else f"{found}, and the divergence of the classes, in nats"
+    found = BY_COLUMN if any(isinstance(distance_scale(scale), Columns) for scale in known) else IN_VARIANCES
+    return (
+        f"{found}, and the divergence of the classes, in nats"
+        if any(isinstance(one, Scores) for one in known)
+        else found
+    )
+
+
+def scored(scale: DistanceScale, samples: Array, rank: int) -> Scale:
+    """The scale of an output: `Scores` where all of it has one unit and looks like the scores of classes."""
+    return Scores(scale) if isinstance(scale, float) and are_scores(samples, rank) else scale
 
 
 def are_scores(samples: Array, rank: int) -> bool:
@@ -508,12 +519,6 @@ def are_scores(samples: Array, rank: int) -> bool:
     together = rows.mean(axis=1).var() * rows.shape[1]
     likely = np.exp(log_softmax(rows, 1)).max(axis=1).mean()
     return bool(together < TOGETHER * rows.var(axis=0).mean() and likely > (1 + 1 / rows.shape[1]) / 2)
-
-
-def _still(rows: Array) -> Array:
-    """The columns that stand still, such as that of a class which is ruled out by -1e9."""
-    found: Array = rows.var(axis=0) <= STILL * np.mean(rows * rows, axis=0)
-    return found
 
 
 def _rows(values: Array, axis: int) -> Array:

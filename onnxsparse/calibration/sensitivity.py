@@ -31,7 +31,9 @@ import numpy as np
 
 from onnxsparse import progress
 from onnxsparse.calibration.layers import CalibratedLayer
+from onnxsparse.calibration.output_gradients import WITHOUT
 from onnxsparse.calibration.pooling import Energies
+from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
 
 PROBED, PROBE_BYTES = 64, 1 << 28
@@ -83,15 +85,17 @@ def sensitivity_of(
     probes: dict[tuple[CalibratedLayer, int], list[list[Blocks]]] = {}
     squares = {key: PositionEnergies() for key in nodes.values() if key[0].reductions[key[1]].weighs_positions}
     reached, left, total = set[CalibratedLayer](), PROBE_BYTES, max(sum(sizes), 1)
-    wild: dict[str, None] = {}
+    wild: dict[str, bool] = {}
+    """What has gradients that are not finite, and whether it has others."""
     progress.advance("take gradients", 0, len(sizes) * draws)
     for number, found in enumerate(gradients):
         batch, draw = divmod(number, draws)
         probing = batch == 0 or (left > 0 and sum(sizes[: batch + 1]) <= PROBED)
         for name, gradient in found.items():
             layer, which = nodes[name]
-            if not np.isfinite(gradient).all():
-                wild.setdefault(name)
+            finite = np.isfinite(gradient)
+            if name in wild or not finite.all():
+                wild[name] = bool(finite.any()) or wild.get(name, number > 0)  # before it all were
                 gradient = np.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
             blocks = layer.reductions[which].by_output(gradient)
             reached.add(layer)
@@ -113,9 +117,20 @@ def sensitivity_of(
     kept_probes = {key: kept for key, kept in probes.items() if key[0] in rows}
     weights = {key: one.weights(sizes) for key, one in squares.items() if key[0] in rows}
     positions = {key: one for key, one in weights.items() if len(one) == len(sizes)}
+    return Sensitivity(rows, kept_probes, notes=_noted(wild), shares=shares, positions=positions)
+
+
+def _noted(wild: Mapping[str, bool]) -> list[str]:
+    """What is said of values whose gradients are not finite for all samples; those that have no others are an error."""
+    never = next((name for name, others in wild.items() if not others), "")
+    if never:
+        raise ModelError(f"the gradient of '{never}' is no number for any sample; {WITHOUT}")
     more = f" and of {len(wild) - 1} more" if len(wild) > 1 else ""
-    notes = [f"the gradient of '{name}'{more} is no number for some samples: it counts nothing there" for name in wild]
-    return Sensitivity(rows, kept_probes, notes=tuple(notes[:1]), shares=shares, positions=positions)
+    return (
+        [f"the gradient of '{next(iter(wild))}'{more} is no number for some samples: these count nothing there"]
+        if wild
+        else []
+    )
 
 
 def first_batches(sizes: Sequence[int]) -> int:
@@ -148,7 +163,7 @@ class PositionEnergies:
 def _weights(squares: Array) -> Array:
     """Of positions of which none counts all count alike: nothing is known of them."""
     reached = squares > 0
-    if not np.isfinite(squares).all() or not reached.any():
+    if not reached.any():
         return np.ones(len(squares), np.float32)
     mean = squares[reached].mean()
     found: Array = (reached * ((1 - FOLLOWED) + FOLLOWED * squares / mean)).astype(np.float32)

@@ -135,11 +135,11 @@ class NpzFolder(Source):
             or header.shape[1:] != first.shape[1:]
             or bool(header.shape) != bool(first.shape)
         ):
-            longer = header.dtype == first.dtype and len(header.shape) == len(first.shape) > 1
+            sized = header.dtype == first.dtype and len(header.shape) == len(first.shape) > 1
             raise OptionError(
                 f"array '{name}' of {path} is {header.dtype} {list(header.shape)}, "
                 f"which does not go on from {first.dtype} {list(first.shape)} in {self._paths[0]}"
-                f"{'; pad samples to one size' if longer else ''}"
+                f"{'; bring samples to one size' if sized else ''}"
             )
 
     def _part(self, path: str, name: str) -> Column:

@@ -150,15 +150,13 @@ def batches_of(feeds: Feeds, whole: ModelProto | None = None) -> Samples:
     `whole` is the model with its weights where gradients are taken: batches are as small as these need.
     """
     found = list(feeds) if whole is None else list(in_pieces(whole, feeds, feeds.axes))
-    first = next((name for name in found[0] if np.ndim(found[0][name])), "") if found else ""
+    own = [name for name in found[0] if np.ndim(found[0][name]) and name not in feeds.data.shared] if found else []
+    first = own[0] if own else ""
     axis = feeds.axes.get(first, 0)
     sizes = [np.shape(feed[first])[axis] if first else 1 for feed in found]
-    notes, fillers = feeds.notes, sum(sizes) - feeds.count
-    if feeds.fixed and len(found) > 1 and 0 < fillers < feeds.fixed and not feeds.states:
-        notes.append(
-            f"the last {feeds.fixed - fillers} of {feeds.count} samples do not fill a batch of {feeds.fixed}, which "
-            "the model takes, and are left out"
-        )
+    notes, left = feeds.notes, feeds.count % feeds.fixed if feeds.fixed and not feeds.states else 0
+    if left and len(found) > 1:  # filled up, few of them would count many times over, and judge
+        notes.append(f"{left} of {feeds.count} samples left out: the model takes {feeds.fixed} at a time")
         del found[-1], sizes[-1]
     held = max(1, len(found) // HELD) if len(found) > 1 else 0
     samples = Samples(found, sizes, held, tuple(notes), frozenset(feeds.data.shared))

@@ -36,7 +36,7 @@ def goal_of(objective: Objective, labels: Data | Array | None) -> LossSpec:
         objective.softness,
         objective.axis,
         smoothing=objective.smoothing,
-        scores=not objective.task,
+        scores=objective.loss == "distill",
     )
 
 

@@ -9,8 +9,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
-from tests.engines.small_nets import run
+from tests.engines.small_nets import net as small_net
+from tests.engines.small_nets import numbers, run
 
 WIDTH, LENGTH = 16, 5
 
@@ -71,12 +74,70 @@ def test_a_sample_without_gradients_counts_nothing(padded: tuple[int, ...]) -> N
     assert far < 2 * near
 
 
+def rooted() -> onnx.ModelProto:
+    """The root of a layer's results less themselves: 0, and its gradient never a number."""
+    rng = np.random.default_rng(0)
+    stored = {"w": rng.standard_normal((16, 32)) / 4, "v": rng.standard_normal((32, 8)) / 4}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["b"]),
+        helper.make_node("Sub", ["b", "b"], ["zeros"]),
+        helper.make_node("Sqrt", ["zeros"], ["roots"]),
+        helper.make_node("Add", ["b", "roots"], ["c"]),
+        helper.make_node("MatMul", ["c", "v"], ["y"]),
+    ]
+    return small_net(nodes, {name: one.astype(np.float32) for name, one in stored.items()}, ["n", 16], {"y": ["n", 8]})
+
+
+@pytest.mark.parametrize("engine", ["ort", "torch"])
+def test_a_layer_without_gradients_is_refused(engine: str) -> None:
+    if not {"ort": library, "torch": torch_library}[engine].available():
+        pytest.skip(f"needs the engine {engine}")
+    with pytest.raises(ModelError, match=r"gradient of 'b' is no number.*sensitivity=.?measured.? does without"):
+        osp.prune(
+            rooted(), pattern="2:4", data={"x": numbers(64, 16)}, engine=engine, allow=["output", "small", "stem"]
+        )
+
+
+@pytest.mark.parametrize("engine", ["ort", "torch"])
+def test_a_class_that_is_ruled_out_by_infinity_takes_no_gradients_away(engine: str) -> None:
+    if not {"ort": library, "torch": torch_library}[engine].available():
+        pytest.skip(f"needs the engine {engine}")
+    model = rooted()
+    del model.graph.node[1:4]
+    model.graph.node[-1].input[0], model.graph.node[-1].output[0] = "b", "scores"
+    model.graph.node.append(helper.make_node("Add", ["scores", "ruled"], ["y"]))
+    ruled = np.float32([0, 0, 0, -np.inf, 0, 0, 0, 0])
+    model.graph.initializer.append(numpy_helper.from_array(ruled, "ruled"))
+    asked = {"pattern": "2:4", "joint_steps": 0, "engine": engine, "allow": ["output", "small", "stem"]}
+    report = osp.prune(model, data={"x": numbers(64, 16)}, **asked).report
+    assert [row.zeros for row in report.rows] == [256, 128]
+    assert all("refit" in row.reason for row in report.rows)
+
+
+def test_batches_are_counted_by_inputs_that_samples_do_not_share() -> None:
+    """Five numbers that all samples share stand before the samples; two batches of four have none to be left out."""
+    model = rooted()
+    del model.graph.node[1:4]
+    model.graph.node[-1].input[0] = "c"
+    model.graph.node.insert(1, helper.make_node("ReduceSum", ["shared"], ["sum"], keepdims=0))
+    model.graph.node.insert(2, helper.make_node("Add", ["b", "sum"], ["c"]))
+    (x,) = model.graph.input
+    x.type.tensor_type.shape.dim[0].dim_value = 4
+    del model.graph.input[:]
+    model.graph.input.extend([helper.make_tensor_value_info("shared", TensorProto.FLOAT, [5]), x])
+    data = {"shared": np.ones(5, np.float32), "x": numbers(8, 16)}
+    asked = {"pattern": "2:4", "sensitivity": "measured", "allow": ["output", "small", "stem"]}
+    notes = osp.prune(model, data=data, **asked).report.notes
+    assert not any("left out" in note for note in notes)
+    assert any(note.startswith("8 samples are few") for note in notes)
+
+
 def test_samples_that_fill_no_batch_do_not_judge() -> None:
     """A file that takes seven: the 64th sample would be seen seven times over, alone among those held out."""
     asked = {"pattern": "unstructured", "sparsity": 0.6, "sensitivity": "measured", "allow": ["output", "small"]}
     whole, more = (osp.prune(net(batch=7), data={"x": words(count)}, **asked) for count in (63, 64))
-    told = [note for note in more.report.notes if "fill" in note]
-    assert told == ["the last 1 of 64 samples do not fill a batch of 7, which the model takes, and are left out"]
-    assert not any("fill" in note for note in whole.report.notes)
+    told = [note for note in more.report.notes if "left out" in note]
+    assert told == ["1 of 64 samples left out: the model takes 7 at a time"]
+    assert not any("left out" in note for note in whole.report.notes)
     told = [note for note in more.report.notes if "samples are few" in note]
     assert told == ["63 samples are few: some hundred are better"]

@@ -101,7 +101,7 @@ def write_distill(writer: Writer, student: Names, teacher: Names, scales: Sequen
 
 def _write_share(writer: Writer, ours: str, theirs: str, scale: Scale) -> str:
     if isinstance(scale, Scores):
-        distance = _write_share(writer, ours, theirs, scale.within)
+        distance = _write_share(writer, ours, theirs, scale.distance)
         return writer.node("Add", distance, write_kl(writer, ours, theirs, temperature=1.0))
     if isinstance(scale, Columns):
         return _of_roots(writer, ours, theirs, writer.constant(scale.array**-0.5, "distill_roots"))

@@ -18,7 +18,7 @@ from onnxsparse.engines.ort.numerics import draw_random, random_inputs
 from onnxsparse.engines.ort.prepare import Prepared, inputs_of
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.errors import ModelError
-from onnxsparse.losses import Scale, Scores, are_scores, heard, said_of, scale_along, shaken, size_of
+from onnxsparse.losses import Scale, heard, said_of, scale_along, scored, shaken, size_of
 from onnxsparse.math.values import Array
 
 # -- The samples of a trial as a graph takes them, and the dense model's values for them.
@@ -98,9 +98,8 @@ class Feeds:
             elif name in moving or not moving:
                 plain = scale_along(values, values.ndim - 1, signal.axis, name in behind)
                 scale = heard(plain, steady[name], moved[name])
-                wanted = scores and signal.kind == "output" and isinstance(plain, float)
-                classes = wanted and are_scores(values, values.ndim - 1)
-                made.scales[name] = Scores(scale) if classes else scale
+                classes = scores and signal.kind == "output"
+                made.scales[name] = scored(scale, values, values.ndim - 1) if classes else scale
                 made.notes += said_of(signal.called, plain, scale)
         if not made.scales:
             raise ModelError(f"nothing that the model gives can be trained on: {made.notes[0]}")

@@ -129,7 +129,7 @@ def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[Scale
 
 def _share(ours: Any, theirs: Any, scale: Scale) -> Any:
     if isinstance(scale, Scores):
-        return _share(ours, theirs, scale.within) + kl(ours, theirs, 1.0, -1)
+        return _share(ours, theirs, scale.distance) + kl(ours, theirs, 1.0, -1)
     difference = ours - theirs
     if isinstance(scale, Columns):
         return ((difference * difference.new_tensor(scale.array**-0.5)) ** 2).mean()

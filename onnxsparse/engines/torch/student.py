@@ -32,7 +32,7 @@ from onnxsparse.graph.edit import RANDOM, bodies, bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys
-from onnxsparse.losses import Scale, Scores, are_scores, heard, said_of, scale_along, shaken
+from onnxsparse.losses import Scale, heard, said_of, scale_along, scored, shaken
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.sparser import Moment
 
@@ -277,9 +277,8 @@ def measured(
             plain = scale_along(np.stack(values), values[0].ndim, signal.axis, signal.name in behind)
             steady, other = (np.stack(some) for some in zip(*_both(answers, others, place)))
             scale = heard(plain, steady, other)
-            wanted = scores and signal.kind == "output" and isinstance(plain, float)
-            classes = wanted and are_scores(np.stack(values), values[0].ndim)
-            found.scales[place] = Scores(scale) if classes else scale
+            classes = scores and signal.kind == "output"
+            found.scales[place] = scored(scale, np.stack(values), values[0].ndim) if classes else scale
             found.notes.extend(said_of(signal.called, plain, scale))
     if not found.scales:
         raise ModelError(

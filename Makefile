@@ -83,7 +83,7 @@ test-runtime: $(PLAIN)/.test
 	$(PLAIN)/bin/python $(PYTEST) --other-runtime
 
 test-torch: $(TORCH)/.test
-	$(TORCH)/bin/python $(PYTEST) --with-torch tests/engines/torch tests/engines/test_class_axis.py tests/engines/test_columns.py tests/dialects tests/engines/test_pace.py tests/test_data_files.py tests/test_finetune_layers.py tests/test_finetune_recipes.py tests/runs/test_killed.py tests/runs/test_layers.py tests/networks tests/train tests/quantization/test_qat_export_torch.py
+	$(TORCH)/bin/python $(PYTEST) --with-torch tests/engines/torch tests/engines/test_class_axis.py tests/calibration/test_wild_gradients.py tests/engines/test_columns.py tests/engines/test_one_loss.py tests/dialects tests/engines/test_pace.py tests/test_data_files.py tests/test_finetune_layers.py tests/test_finetune_recipes.py tests/runs/test_killed.py tests/runs/test_layers.py tests/networks tests/train tests/quantization/test_qat_export_torch.py
 
 test-all:
 	@$(MAKE) --no-print-directory test ALL=yes
